@@ -18,9 +18,9 @@ import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from openrlhf_tir.data.chat_template import ChatTemplate, TemplateRefuses
 from openrlhf_tir.data.jinja_template import of_text
@@ -128,18 +128,6 @@ class Row(NamedTuple):
 HEADS = Row("family", "system message", "call", "tool result", "thinking", "resume", "SFT", "BOS", "end", "template")
 
 
-class Clock:
-    """A date that the trial sets."""
-
-    def __init__(self, day: int) -> None:
-        self.day = day
-
-    def now(self) -> Any:
-        from datetime import datetime
-
-        return datetime(2026, 1, self.day)
-
-
 def template_of(text: str, day: int = 1) -> ChatTemplate:
     """Return a template as the trainer uses it, on a day of January."""
     specials = sorted({"<BOS>", "<EOS>", *(t for t in _TOKEN.findall(text) if not _ORDINARY.match(t) and len(t) > 2)})
@@ -147,8 +135,7 @@ def template_of(text: str, day: int = 1) -> ChatTemplate:
     render = of_text(text, names)
 
     def apply(messages: Sequence[Mapping[str, Any]], **how: Any) -> str:
-        with patch("openrlhf_tir.data.jinja_template.datetime", Clock(day)):
-            return render(messages, **how)
+        return render(messages, strftime_now=datetime(2026, 1, day).strftime, **how)
 
     return ChatTemplate(apply, specials)
 

@@ -10,6 +10,9 @@ the tail. So a sampled message is never rendered, and it does not matter if the 
 
 Text from outside is inert: if a tool prints "<|im_end|>", it is rendered with a mark inside, so the only special tokens
 of the result are those that the template wrote.
+
+A template that writes the time writes the time when this process first rendered, so two renderings of a conversation
+are equal.
 """
 
 from __future__ import annotations
@@ -17,14 +20,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from contextlib import suppress
+from datetime import datetime
+from functools import cache, cached_property, lru_cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.paths import shorten
-from ..errors import DataError
-from ..inert import marked_in
+from ..errors import ConfigError, DataError
+from ..inert import ESCAPED_MARK, MARK, marked_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,8 +45,26 @@ CALLS: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {"sampledargument": "s
 """Arguments of two calls that stand for a sampled one. What follows the call must not depend on them."""
 
 
+FIXED_DAY = datetime(2000, 1, 1)
+"""The time with which renderings of different days are compared."""
+RENDERINGS = 8
+"""Renderings that are compared to find a template that writes something random."""
+TOOL_ROLES = ("tool", "function", "ipython", "observation")
+"""Roles of messages that a tool wrote."""
+
+
 class TemplateRefuses(DataError):
     """The template raised for a conversation."""
+
+
+@cache
+def _first_rendering() -> datetime:
+    return datetime.now()
+
+
+def strftime_now(time_format: str) -> str:
+    """Format the time when this process first rendered a template: what a template calls for the time."""
+    return _first_rendering().strftime(time_format)
 
 
 class ChatTemplate:
@@ -50,11 +73,17 @@ class ChatTemplate:
     Args:
         apply: Renders messages.
         specials: The texts of all special tokens.
+        added: The texts of added tokens that are not special, such as <tool_call>.
+        writes_time: Whether it may write the time.
     """
 
-    def __init__(self, apply: Apply, specials: Sequence[str]) -> None:
+    def __init__(
+        self, apply: Apply, specials: Sequence[str], added: Sequence[str] = (), *, writes_time: bool = False
+    ) -> None:
         self._apply = apply
         self.specials = tuple(specials)
+        self.added = tuple(added)
+        self.writes_time = writes_time
         self._specials = (
             re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True)))) if specials else None
         )
@@ -63,10 +92,25 @@ class ChatTemplate:
     def of(cls, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> ChatTemplate:
         """Return a tokenizer's own template. `options` are data.chat_template_options."""
 
-        def apply(messages: Sequence[Message], **arguments: Any) -> str:
-            return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **arguments, **options))
+        writes_time = "strftime_now" in str(options.get("chat_template") or tokenizer.chat_template)
+        clock = {"strftime_now": strftime_now} if writes_time else {}
 
-        return cls(apply, special_texts(tokenizer))
+        def apply(messages: Sequence[Message], **arguments: Any) -> str:
+            return str(
+                tokenizer.apply_chat_template(list(messages), tokenize=False, **{**clock, **options, **arguments})
+            )
+
+        return cls(apply, specials_of(tokenizer), added_of(tokenizer), writes_time=writes_time)
+
+    def with_options(self, options: Mapping[str, Any]) -> ChatTemplate:
+        """Return the template with further keyword arguments, which take precedence."""
+        if not options:
+            return self
+
+        def apply(messages: Sequence[Message], **arguments: Any) -> str:
+            return self._apply(messages, **{**options, **arguments})
+
+        return ChatTemplate(apply, self.specials, self.added, writes_time=self.writes_time)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message] = (), *, go_on: bool = True) -> str:
         """Return a conversation as text.
@@ -80,7 +124,12 @@ class ChatTemplate:
             TemplateRefuses: The template raised.
         """
         try:
-            return self._apply(list(messages), tools=list(tools) or None, add_generation_prompt=go_on)
+            shown = [self._with_arguments(m) if m.get("tool_calls") else m for m in messages]
+            rendered = self._apply(shown, tools=list(tools) or None, add_generation_prompt=go_on)
+            # A text may have these letters itself, and no mark.
+            if ESCAPED_MARK in rendered and MARK in json.dumps([messages, tools], ensure_ascii=False):
+                rendered = rendered.replace(ESCAPED_MARK, MARK)
+            return rendered
         except Exception as error:  # The template is a program of the model's author and may raise anything.
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise TemplateRefuses(
@@ -95,6 +144,7 @@ class ChatTemplate:
         *,
         call: bool = False,
         go_on: bool = True,
+        word: str = STAND_IN,
     ) -> str:
         """Return what the template adds after a sampled message: its end, and the messages `after` it.
 
@@ -107,6 +157,7 @@ class ChatTemplate:
                 conversation differs from one that ends there: at the token that ends the message, or after the call if
                 the turn goes on.
             go_on: Whether the assistant speaks next.
+            word: What stands for a message that is no call.
 
         Raises:
             TemplateRefuses: The template refuses the conversation or leaves the message out, or a part of the call
@@ -118,21 +169,97 @@ class ChatTemplate:
             if tails[0] != tails[1]:
                 raise TemplateRefuses("the chat template repeats a call after it, so the end of the call is unknown")
             return tails[0]
-        word = STAND_IN
-        while any(word in str(message) for message in after):  # A tool may print the stand-in.
+        while any(word in str(message) for message in (*before, *after)):  # A tool may print the stand-in.
             word += "x"
         text = self.render([*before, stand_in(before, word=word), *after], tools, go_on=go_on)
-        at = text.rfind(word)
-        if at < 0:
+        if word not in text:
             raise TemplateRefuses("the chat template leaves an assistant message out when others follow it")
-        return text[at + len(word) :]
+        if text.count(word) > 1:
+            raise TemplateRefuses("the chat template writes an assistant message more than once")
+        return text.partition(word)[2]
 
     def end_of_message(self, before: Sequence[Message], tools: Sequence[Message], *, call: bool) -> str:
         """Return the special token that the template writes at the end of a sampled message; "" if it writes none.
 
         After a call some templates (Gemma 4's) write none if the tool's reply follows: the turn goes on.
         """
-        return self.first_special(self.tail(before, (), tools, call=call, go_on=False))
+        end = self.first_special(self.tail(before, (), tools, call=call, go_on=False))
+        if call or not end:
+            return end
+        # Some templates end the whole conversation by a token, and no message. Where it goes on, they begin the next.
+        try:
+            behind = self.tail(before, (), tools)
+        except TemplateRefuses:  # no generation prompt behind a message of the assistant
+            return end
+        asked = self.render(before, tools, go_on=False)
+        prompt = self.render(before, tools)
+        generation_prompt = prompt[len(self._common_start(asked, prompt)) :]
+        return self.first_special(behind.removesuffix(generation_prompt))
+
+    def _with_arguments(self, message: Message) -> Message:
+        """Return a message whose calls have their arguments in the form that the template is written for.
+
+        OpenAI's API and many data sets have JSON text there, most templates an object: of the text they would write
+        a JSON string.
+        """
+
+        def converted(call: Any) -> Any:
+            if not isinstance(call, Mapping):
+                return call
+            if "function" in call:
+                return {**call, "function": converted(call["function"])}
+            arguments = call.get("arguments")
+            if self._wants_text and isinstance(arguments, Mapping):
+                return {**call, "arguments": json.dumps(arguments, ensure_ascii=False)}
+            if not self._wants_text and isinstance(arguments, str):
+                with suppress(ValueError, RecursionError):
+                    if isinstance(read := json.loads(arguments), dict):
+                        return {**call, "arguments": self.inert(read)}  # Escapes of JSON may spell a token.
+            return call
+
+        calls = message["tool_calls"]
+        return {**message, "tool_calls": [converted(call) for call in calls]} if isinstance(calls, list) else message
+
+    @cached_property
+    def _wants_text(self) -> bool:
+        """True if the template writes the arguments of a call well only if they are JSON text."""
+        name, value = next(iter(CALLS[1].items()))
+        written = self._try_arguments(CALLS[1])
+        if name in written and f"'{name}': '{value}'" not in written:
+            return False
+        return f'"{name}"' in self._try_arguments(json.dumps(CALLS[1]))
+
+    def _try_arguments(self, arguments: Any) -> str:
+        """Return a conversation with a call of these arguments; "" if the template refuses it."""
+        asked = {"role": "user", "content": STAND_IN}
+        call = stand_in([asked], call=True, word="tool", arguments=arguments)
+        reply = {"role": "tool", "name": "tool", "tool_call_id": call_id([asked]), "content": STAND_IN}
+        for messages in ([asked, call], [asked, call, reply]):
+            with suppress(Exception):  # See `render`.
+                return self._apply(messages, tools=None, add_generation_prompt=False)
+        return ""
+
+    def on_one_day(self) -> ChatTemplate:
+        """Return the template with a fixed time, on which it renders the same in every process."""
+        return self.with_options({"strftime_now": FIXED_DAY.strftime})
+
+    def check_repeatable(self, messages: Sequence[Message]) -> None:
+        """Check that a conversation is always rendered in the same way. One that the template refuses is not checked.
+
+        Raises:
+            ConfigError: It is not.
+        """
+        try:
+            renderings = {self.render(messages) for _ in range(RENDERINGS)}
+        except TemplateRefuses:
+            return
+        if len(renderings) > 1:
+            raise ConfigError(
+                f"The model's chat template renders the same conversation in {len(renderings)} ways in {RENDERINGS}"
+                " tries: it writes something random, so what the model reads is not known. Take that out of the"
+                " template (Jinja's `random` and `lipsum`).",
+                code="model",
+            )
 
     def _after_call(
         self,
@@ -149,24 +276,35 @@ class ChatTemplate:
         pieces = self.pieces(ended)
         if not after or whole.startswith(ended):
             start = len(ended) - len(pieces[-1][0]) if pieces and pieces[-1][1] else len(ended)
-        else:
-            # The turn goes on: both texts are equal up to the end of the call. Never cut inside a token.
-            differences = (i for i, (a, b) in enumerate(zip(whole, alone, strict=False)) if a != b)
-            equal = next(differences, len(alone))
-            start = 0
-            for piece, _ in self.pieces(whole):
-                if start + len(piece) > equal:
-                    break
-                start += len(piece)
+        else:  # The turn goes on: both texts are equal up to the end of the call.
+            common = self._common_start(alone, whole)
+            lengths = accumulate(len(piece) for piece, _ in self.pieces(whole))
+            start = max((length for length in lengths if length <= len(common)), default=0)
         if call[0] not in whole[:start]:
             raise TemplateRefuses("the chat template does not show a call before the tool's reply")
         return whole[start:]
 
+    def _common_start(self, first: str, second: str) -> str:
+        """Return the text with which both begin, without a part of a special token of the second."""
+        pairs = enumerate(zip(first, second, strict=False))
+        common = first[: next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))]
+        start = 0
+        for piece, special in self.pieces(second):
+            if special and start < len(common) < start + len(piece):
+                return common[:start]
+            start += len(piece)
+        return common
+
     def inert(self, value: Any) -> Any:
         """Return messages, tools or a text from outside with a mark inside every special token's text.
 
-        The only special tokens of a rendered text are then those that the template wrote (inert.py).
+        The only special tokens of a rendered text are then those that the template wrote (inert.py). What a tool wrote
+        has no added token either, as in an episode: "<tool_call>" is a call only where the model writes it.
         """
+        if isinstance(value, Mapping) and value.get("role") in TOOL_ROLES:
+            return marked_in(value, (*self.specials, *self.added))
+        if isinstance(value, list | tuple):
+            return [self.inert(part) for part in value]
         return marked_in(value, self.specials)
 
     def pieces(self, rendered: str) -> list[tuple[str, bool]]:
@@ -183,12 +321,12 @@ class ChatTemplate:
 
 
 def stand_in(
-    before: Sequence[Message], *, call: bool = False, word: str = STAND_IN, arguments: Mapping[str, Any] | None = None
+    before: Sequence[Message], *, call: bool = False, word: str = STAND_IN, arguments: Any = None
 ) -> dict[str, Any]:
     """Return a message in place of a sampled one. A call is a call of the tool named `word`."""
     if not call:
         return {"role": "assistant", "content": word}
-    function = {"name": word, "arguments": dict(arguments or {})}
+    function = {"name": word, "arguments": arguments or {}}
     return {
         "role": "assistant",
         "content": "",
@@ -219,6 +357,12 @@ def bos_of(tokenizer: Any) -> str:
         return ""
     ids = tokenizer("x")["input_ids"]
     return str(bos) if len(ids) > 1 and ids[0] == tokenizer.bos_token_id else ""
+
+
+@lru_cache(maxsize=4)
+def added_of(tokenizer: Any) -> tuple[str, ...]:
+    """Return `added_texts` of a tokenizer."""
+    return tuple(added_texts(tokenizer))
 
 
 def added_texts(tokenizer: Any) -> list[str]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .chat_template import Apply, ChatTemplate, Message
+from .chat_template import Apply, ChatTemplate, Message, strftime_now
 
 _GENERATION = re.compile(r"\{%([-+]?)\s*(generation|endgeneration)\s*([-+]?)%\}")
+FOR_TOOLS = "tool_use"
+"""Name of the template that transformers takes when there are tools."""
 NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 """Special tokens that a template may name."""
 
@@ -42,14 +43,11 @@ def of_text(template: str, names: Mapping[str, str]) -> Apply:
 
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     env.filters["tojson"] = tojson
-    env.globals |= {
-        "raise_exception": raise_exception,
-        "strftime_now": lambda time_format: datetime.now().strftime(time_format),
-    }
+    env.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     compiled = env.from_string(_GENERATION.sub(_as_condition, template))
 
     def apply(messages: Sequence[Message], **options: Any) -> str:
-        return compiled.render(messages=messages, **{**names, **options})
+        return compiled.render(messages=messages, **{"documents": None, **names, **options})
 
     return apply
 
@@ -61,32 +59,68 @@ def _as_condition(match: re.Match[str]) -> str:
 
 
 def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None:
-    """Return the chat template of a model's directory; None if it has none, or several by name.
+    """Return the chat template of a model's directory; None if it has none.
+
+    Of several by name the one for tools is taken when there are tools, as transformers does.
 
     Raises:
         ConfigError: It is not Jinja.
     """
-    from jinja2 import TemplateSyntaxError
-
     config = _json(model / "tokenizer_config.json")
     tokens = _json(model / "tokenizer.json").get("added_tokens") or []
-    file = model / "chat_template.jinja"
-    template = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
-    if not isinstance(template, str):
+    texts = _texts(model, config.get("chat_template"))
+    if "default" not in texts:
         return None
     named = {name: _text(config.get(name)) for name in NAMED}
     added = [*tokens, *(config.get("added_tokens_decoder") or {}).values()]
     specials = {token["content"] for token in added if isinstance(token, dict) and token.get("special")} | {
         text for text in named.values() if text
     }
+    names = {name: text for name, text in named.items() if text}
+    renders = {name: _compiled(texts[name], names, model) for name in ("default", FOR_TOOLS) if name in texts}
+
+    def apply(messages: Sequence[Message], **arguments: Any) -> str:
+        render = renders.get(FOR_TOOLS) if arguments.get("tools") else None
+        return (render or renders["default"])(messages, **{**options, **arguments})
+
+    ordinary = {token["content"] for token in added if isinstance(token, dict)} - specials
+    return ChatTemplate(
+        apply, sorted(specials), sorted(ordinary), writes_time=any("strftime_now" in text for text in texts.values())
+    )
+
+
+def _compiled(text: str, names: Mapping[str, str], model: Path) -> Apply:
+    from jinja2 import TemplateSyntaxError
+
     try:
-        render = of_text(template, {name: text for name, text in named.items() if text})
+        return of_text(text, names)
     except TemplateSyntaxError as error:
-        raise ConfigError(
-            f"The chat template of {model} is no Jinja: line {error.lineno}: {error.message}."
-            " Copy it again from the model's source."
-        ) from None
-    return ChatTemplate(lambda messages, **arguments: render(messages, **arguments, **options), sorted(specials))
+        fault = f"line {error.lineno}: {error.message}"
+    except (SyntaxError, RecursionError, MemoryError) as error:  # Python's own limits, such as 20 nested loops.
+        fault = f"{type(error).__name__}: {error}"
+    raise ConfigError(f"The chat template of {model} is no Jinja: {fault}. Copy it again from the model's source.")
+
+
+def _texts(model: Path, of_config: Any) -> dict[str, str]:
+    """Return the chat templates of a model's directory by name; the one without a name is "default"."""
+    if isinstance(of_config, str):
+        of_config = {"default": of_config}
+    elif isinstance(of_config, list):
+        of_config = {part.get("name"): part.get("template") for part in of_config if isinstance(part, dict)}
+    texts = {name: text for name, text in (of_config or {}).items() if isinstance(text, str)}
+    file = model / "chat_template.jinja"
+    files = {path.stem: path for path in (model / "additional_chat_templates").glob("*.jinja")}
+    if file.is_file() or files:  # transformers reads the files, if there are any, and not the configuration.
+        texts = {name: _read(path) for name, path in files.items()}
+        texts |= {"default": _read(file)} if file.is_file() else {}
+    return texts
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}. Copy it again from the model's source.") from None
 
 
 def _text(token: Any) -> str:

@@ -16,6 +16,8 @@ from ..inert import MARK
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Fields of an assistant's message that hold its thoughts, by different conventions."""
+OPENED_CHARS = 200
+"""Characters at the end of a generation prompt in which a message may begin."""
 _SPACE = re.compile(rf"[\s{MARK}]+")
 _THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 
@@ -34,10 +36,14 @@ def lost_in_context(messages: Sequence[Mapping[str, Any]], rendered: str, *, fir
     return None
 
 
-def lost_in_response(message: Mapping[str, Any], rendered: str) -> str | None:
-    """Return what is missing of an assistant's message that is rendered to be learned; None if nothing is."""
+def lost_in_response(message: Mapping[str, Any], rendered: str, before: str = "") -> str | None:
+    """Return what is missing of an assistant's message that is rendered to be learned; None if nothing is.
+
+    The text `before` it ends with the generation prompt, which may hold the first words of the message, as <think>.
+    """
     bare = _bare(rendered)
-    if lost := _lost_calls(message, bare) or _lost_content(message, bare, thoughts=True):
+    opened = _bare(before[-OPENED_CHARS:])
+    if lost := _lost_calls(message, bare) or _lost_content(message, bare, thoughts=True, opened=opened):
         return lost
     thought = reasoning_of(message)
     if thought and not _is_in(thought, bare):
@@ -64,9 +70,18 @@ def _lost_calls(message: Mapping[str, Any], bare: str) -> str | None:
     return None
 
 
-def _lost_content(message: Mapping[str, Any], bare: str, *, thoughts: bool) -> str | None:
+def lost_tools(tools: Sequence[Mapping[str, Any]], rendered: str) -> str | None:
+    """Return a sentence about the tools whose names are not in `rendered`; None if all are."""
+    bare = _bare(rendered)
+    functions = [tool.get("function", tool) for tool in tools]
+    names = [str(function.get("name", "")) for function in functions if isinstance(function, Mapping)]
+    missing = [name for name in names if not _is_in(name, bare)]
+    return f"its tools {', '.join(missing)} are left out" if missing else None
+
+
+def _lost_content(message: Mapping[str, Any], bare: str, *, thoughts: bool, opened: str = "") -> str | None:
     for text in _texts(message.get("content")):
-        if _is_in(text, bare):
+        if _is_in(text, bare) or _is_in(_behind(opened, text), bare):
             continue
         spoken = _THOUGHT.sub("", text).rpartition("</think>")[2]
         if spoken != text and _is_in(spoken, bare):
@@ -75,6 +90,13 @@ def _lost_content(message: Mapping[str, Any], bare: str, *, thoughts: bool) -> s
             continue
         return "its content is left out"
     return None
+
+
+def _behind(opened: str, text: str) -> str:
+    """Return `text` without white space, and without the beginning with which `opened` ends; not all of it."""
+    bare = _bare(text)
+    lengths = range(min(len(opened), len(bare) - 1), 0, -1)
+    return bare[next((length for length in lengths if opened.endswith(bare[:length])), 0) :]
 
 
 def _texts(content: Any) -> Iterator[str]:

@@ -19,13 +19,13 @@ from ..config import Data
 from ..config.environments import entry_of
 from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
-from ..inert import marked, marked_in
+from ..inert import marked
 from ..types import Chat, Task
 from . import checks, templates
 from .bad_rows import Bad, BadRows
 from .bfcl.prompt import CHAT_TOOLS
 from .cache import Entry, cache_directory, tokenizer_digest
-from .chat_template import bos_of, specials_of
+from .chat_template import ChatTemplate, Message, TemplateRefuses, bos_of, specials_of
 from .chat_values import chat_of
 from .export_template import template_of, without_question
 from .extra_columns import extra_of
@@ -341,6 +341,13 @@ def load_prompts(
     cacheable = problem_rows.digest is not None and tokenizer_id is not None
     entry = Entry(cache_directory() if cacheable else None, "prompts", made_from)
     counts = problem_rows.counts()
+    chat_template = None
+    if cfg.apply_chat_template:
+        # The template of a model that an earlier run exported wraps questions as that run did. This run has its own
+        # data.input_template, so that part is removed.
+        own = template_of(tokenizer) or ""
+        unwrapped = {} if without_question(own) == own else {"chat_template": without_question(own)}
+        chat_template = ChatTemplate.of(tokenizer, {**cfg.chat_template_options, **unwrapped})
 
     def rendered(row_errors: BadRows) -> Iterator[_RenderedTask]:
         for place, problem in enumerate(problem_rows.distinct):
@@ -349,7 +356,12 @@ def load_prompts(
                 if not problem.label and name not in unlabelled:
                     raise DataError(no_label(problem.where, cfg.label_key))
                 tools = own_tools(problem) or (entry_of(tools_of, name) if tools_of else ())
-                prompt, chat = _render(problem, cfg, resolved.get(name, template), tokenizer, tuple(tools))
+                input_template = resolved.get(name, template)
+                chat = None
+                if chat_template is None:
+                    prompt = render_text(problem, input_template, tokenizer, is_rendered=cfg.rendered)
+                else:
+                    prompt, chat = render_chat(problem, cfg.input_key, input_template, chat_template, tuple(tools))
             except DataError as error:
                 row_errors(error, int(counts[place]))
                 continue
@@ -457,48 +469,45 @@ def render_text(problem: Problem, template: str | None, tokenizer: Any = None, *
     return prompt if prompt.startswith(bos) else bos + prompt
 
 
-def _render(
-    problem: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: tuple[Mapping[str, Any], ...]
-) -> tuple[str, Chat | None]:
-    """Return the prompt, and its messages if a chat template rendered them."""
-    if not cfg.apply_chat_template:
-        return render_text(problem, template, tokenizer, is_rendered=cfg.rendered), None
-    if isinstance(problem.input, str):
-        question = templates.render(template, problem.input, templates.texts_of(template, problem.extra, problem.where))
-        chat = [{"role": "user", "content": question}]
-    else:
-        chat = problem.input
-    specials = specials_of(tokenizer)
-    own_template = template_of(tokenizer) or ""
-    # The template of a model that an earlier run exported wraps questions as that run did. This run has its own
-    # data.input_template, so that part is removed.
-    template_option = (
-        {} if without_question(own_template) == own_template else {"chat_template": without_question(own_template)}
-    )
-    options = problem.extra.get(TEMPLATE_OPTIONS)
-    options = options if isinstance(options, Mapping) else {}
-    arguments = {
-        **({"tools": marked_in(tools, specials)} if tools else {}),
-        **cfg.chat_template_options,
-        **options,
-        **template_option,
-    }
+def render_chat(
+    problem: Problem, column: str, input_template: str | None, template: ChatTemplate, tools: tuple[Message, ...]
+) -> tuple[str, Chat]:
+    """Return the prompt that the chat template renders, and its messages.
+
+    Args:
+        problem: The row.
+        column: Its column with the messages, for errors.
+        input_template: The template of a prompt that is text, which becomes the user's message.
+        template: The chat template.
+        tools: Schemas of the tools.
+
+    Raises:
+        DataError: The template refuses the messages, or leaves a part of them out.
+    """
+    messages = problem.input
+    if isinstance(messages, str):
+        columns = templates.texts_of(input_template, problem.extra, problem.where)
+        messages = [{"role": "user", "content": templates.render(input_template, messages, columns)}]
+    chat = Chat(tuple(messages), tools, of_text=isinstance(problem.input, str))
     try:
-        shown = marked_in(chat, specials)
-        text = str(tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True, **arguments))
-    except Exception as error:
-        # The template is a program of the model's author. It may raise anything, mostly about the order of roles.
+        text = template.with_options(options_of(problem.extra)).render(template.inert(messages), template.inert(tools))
+    except TemplateRefuses as error:
         raise DataError(
-            f"{problem.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(error).__name__}:"
-            f" {shorten(str(error))}. Correct the messages, or use --data.input_template without"
+            f"{problem.where}: {error}. Correct the messages in {column!r}, or use --data.input_template without"
             " --data.apply_chat_template."
         ) from None
-    if lost := lost_in_context(chat, text):
+    if lost := lost_in_context(messages, text):
         raise DataError(
-            f"{problem.where}: the model's chat template leaves out a part of the chat in {cfg.input_key!r}: {lost}."
+            f"{problem.where}: the model's chat template leaves out a part of the chat in {column!r}: {lost}."
             " Write it into a message's content, set data.chat_template_options so that it is kept, or remove the row."
         )
-    return text, Chat(tuple(chat), tools, of_text=isinstance(problem.input, str))
+    return text, chat
+
+
+def options_of(columns: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the row's own keyword arguments of the chat template."""
+    options = columns.get(TEMPLATE_OPTIONS)
+    return options if isinstance(options, Mapping) else {}
 
 
 def _last_user_text(problem: Problem, template: str | None) -> str:

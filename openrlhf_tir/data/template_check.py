@@ -16,6 +16,8 @@ from .chat_template import ChatTemplate, Message, TemplateRefuses, call_id, stan
 USER = {"role": "user", "content": "Question?"}
 SEEN = "whatthetoolsaid"
 """A tool's output that is looked for in the rendered text."""
+LONGER = "anothertextthathasmoreletters"
+"""Stands for a sampled message, as another one does: what follows it must not depend on it."""
 TURNS = {
     "plain text": "An answer.",
     "thinking": "<think>\nA thought.\n</think>\n\nAn answer.",
@@ -30,10 +32,12 @@ class Checked(NamedTuple):
     Attributes:
         call: Whether a message that a tool's reply follows must be shown to the template as a call.
         rewritten: The TURNS that the template shows in another way later.
+        ends: Whether the template ends every message of the model by a special token.
     """
 
     call: bool
     rewritten: tuple[str, ...] = ()
+    ends: bool = True
 
     def facts(self) -> list[str]:
         """Return lines to print."""
@@ -54,8 +58,9 @@ def check_template(template: ChatTemplate, replies: Sequence[Message], tools: Se
         tools: Schemas of the tools.
 
     Raises:
-        ConfigError: The template cannot show the replies.
+        ConfigError: The template cannot show the replies, or writes something random.
     """
+    template.check_repeatable([USER, stand_in([USER]), USER])
     call = _form(template, replies, tools)
     try:
         rewritten = [name for name, turn in TURNS.items() if not call and _rewrites(template, turn, replies, tools)]
@@ -64,7 +69,7 @@ def check_template(template: ChatTemplate, replies: Sequence[Message], tools: Se
             f"The model's chat template shows one reply and refuses the second: {error}. Show replies as the user's"
             " (env.options.role = 'user'), or use a model whose template knows tools."
         ) from None
-    return Checked(call, tuple(rewritten))
+    return Checked(call, tuple(rewritten), bool(template.end_of_message([USER], tools, call=False)))
 
 
 def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message]) -> bool:
@@ -72,7 +77,7 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
     reason = ""
     seen = [{**message, "content": SEEN} for message in replies]
     tool = next((str(message["name"]) for message in replies if message.get("name")), "tool")
-    for call in (False, True):
+    for call in (False, True) if any(message["role"] == "tool" for message in replies) else (False,):
         after = _with_ids([USER], seen)
         try:
             tail = template.tail([USER], after, tools, call=call)
@@ -80,10 +85,18 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
             # A second turn must work too.
             longer = [USER, turn, *after]
             template.tail(longer, _with_ids(longer, seen), tools, call=call)
+            # The environment may end the episode, and a message of the model may be the last one.
+            template.tail([USER], after, tools, call=call, go_on=False)
+            template.end_of_message([USER], tools, call=False)
+            if call:
+                template.end_of_message([USER], tools, call=True)
         except TemplateRefuses as error:
             reason = reason or str(error)
             continue
         if SEEN in tail:
+            if not call and tail != template.tail([USER], after, tools, word=LONGER):
+                reason = "what it writes behind a message depends on the message"
+                break
             return call
         reason = reason or "the chat template leaves the reply out"
     roles = ", ".join(sorted({str(message["role"]) for message in replies}))

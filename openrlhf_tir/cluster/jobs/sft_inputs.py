@@ -56,6 +56,8 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
     tokenizer = tokenizer_of(cfg)
     vocabulary = vocabulary_of(tokenizer)
     template = chat_template_of(cfg, tokenizer)
+    if template is not None:
+        template.check_repeatable([{"role": "user", "content": "A question."}])
     rows = load_set(cfg, vocabulary, template, tick=tick)
     held_out = load_set(cfg, vocabulary, template, held_out=True, tick=tick) if cfg.sft.eval_dataset else None
     longest = max(len(row.token_ids) for row in [*rows.rows, *(held_out.rows if held_out else ())])

@@ -26,7 +26,7 @@ from ...config.paths import shown
 from ...errors import DataError
 from .. import checks
 from ..chat_template import ChatTemplate, TemplateRefuses
-from ..lost_parts import REASONING, lost_in_context, lost_in_response, reasoning_of
+from ..lost_parts import REASONING, lost_in_context, lost_in_response, lost_tools, reasoning_of
 from . import blocks
 from .tokens import END, Piece
 
@@ -34,8 +34,6 @@ Chain = list[Piece]
 NO_END = "the chat template writes no end after this many messages: the tokenizer's end of text is learned there"
 THOUGHTS = "the chat template leaves the thoughts of this many messages out: they are learned as <think> in the content"
 """NO_END and THOUGHTS are counted in `notes`."""
-OPENED_CHARS = 200
-"""Characters at the end of a generation prompt in which a message may begin."""
 _NO_THOUGHT = dict.fromkeys(REASONING)
 
 
@@ -90,7 +88,7 @@ def chains_of(
             chains.append(chain)
             chain = []
             rendered_so_far = ""
-        written = _up_to_end(response, template)
+        written = _up_to_end(messages[i], before, response, template)
         chain.append(Piece(before[len(rendered_so_far) :], "template"))
         chain += [
             Piece(text, "env" if tool else "model", rendered=not tool)
@@ -127,24 +125,24 @@ def _complete_turn(
     """
     before, response = _turn(where, messages, i, tools, template)
     begin = seen.how_many if before.startswith(seen.rendered) else 0
-    if lost := lost_in_context(messages[begin:i], before, first=begin):
+    lost_tool = None if begin else lost_tools(tools, before)
+    if lost := lost_tool or lost_in_context(messages[begin:i], before, first=begin):
         raise DataError(f"{where}: {_dropped(lost)}")
-    # A generation prompt may hold the start of the message, as <think>.
-    lost = lost_in_response(messages[i], before[-OPENED_CHARS:] + response)
+    lost = lost_in_response(messages[i], response, before)
     if lost is None:
         return before, response
     for name in REASONING:  # Try the thoughts under the other names: a template reads one (gpt-oss's: thinking).
         renamed = {**messages[i], **_NO_THOUGHT, name: reasoning_of(messages[i])}
         if renamed[name] and not messages[i].get(name):
             before, response = _turn(where, [*messages[:i], renamed], i, tools, template)
-            if lost_in_response(renamed, before[-OPENED_CHARS:] + response) is None:
+            if lost_in_response(renamed, response, before) is None:
                 return before, response
     before, response = _turn(where, messages, i, tools, template)
     if (thought := reasoning_of(messages[i])) and lost_in_response({**messages[i], **_NO_THOUGHT}, response) is None:
         content = f"<think>\n{thought}\n</think>\n\n{messages[i].get('content') or ''}"
         written_out = {**messages[i], **_NO_THOUGHT, "content": content}
         before, response = _turn(where, [*messages[:i], written_out], i, tools, template)
-        if lost_in_response(written_out, before[-OPENED_CHARS:] + response) is None:
+        if lost_in_response(written_out, response, before) is None:
             notes[THOUGHTS] += 1
             return before, response
     raise DataError(f"{where}: {_dropped(f'messages[{i}] (assistant): {lost}')}")
@@ -176,7 +174,7 @@ def _turn(
         before = template.render(messages[:i], tools)
         whole = template.render(messages[: i + 1], tools, go_on=False)
     except TemplateRefuses as error:
-        raise DataError(f"{where}: {error}. Correct or remove the row.") from None
+        raise DataError(f"{where}: {error}. Correct or remove the row, or use another chat template.") from None
     if not whole.startswith(before):
         raise DataError(
             f"{where}: the chat template does not render messages[{i}] after its own generation prompt, which ends in"
@@ -186,12 +184,16 @@ def _turn(
     return before, whole[len(before) :]
 
 
-def _up_to_end(response: str, template: ChatTemplate) -> str:
-    """Return a message without the white space that the template writes after the special token that ends it.
+def _up_to_end(message: Mapping[str, Any], before: str, response: str, template: ChatTemplate) -> str:
+    """Return a message without what the template writes after the special token that ends it.
 
     Without such a token the whole message is returned.
     """
     pieces = template.pieces(response)
-    if len(pieces) > 1 and not pieces[-1][1] and not pieces[-1][0].strip():
-        return response.removesuffix(pieces[-1][0])
-    return response
+    if len(pieces) < 2 or pieces[-1][1]:
+        return response
+    behind = pieces[-1][0]
+    up_to_token = response.removesuffix(behind)
+    # White space, or words that separate messages: the message is whole without them.
+    is_whole = not behind.strip() or lost_in_response({**message, **_NO_THOUGHT}, up_to_token, before) is None
+    return up_to_token if is_whole else response

@@ -20,7 +20,7 @@ from ..fields import BY_SCHEMA
 from ..rows import SPLIT_SETTING, read_rows
 from .chat import Chain
 from .pieces import Reader
-from .tokens import SftRow, Vocabulary, digest, tokenised
+from .tokens import RowDigest, SftRow, Vocabulary, tokenised
 
 MAX_LISTED = 50
 """Bad rows that are listed when they refuse the data; the others are counted."""
@@ -39,16 +39,14 @@ class SftSet:
         rows: The rows.
         counts: Rows that were read, and sequences that are too long or have nothing to learn.
         said: Further lines to print.
+        digest: A digest of all tokens and weights, in order, with the time of FIXED_DAY if the chat template writes
+            the time. It shows whether a resumed run learns from the same rows.
     """
 
     rows: list[SftRow] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     said: list[str] = field(default_factory=list)
-
-    @property
-    def digest(self) -> str:
-        """A digest of all tokens and weights, in order. It shows whether a resumed run learns from the same rows."""
-        return digest(self.rows)
+    digest: str = ""
 
     def facts(self, named: str, max_len: int) -> list[str]:
         """Return lines to print about the data set `named`."""
@@ -91,7 +89,11 @@ def load_set(
         DataError: Rows are bad (data.on_bad_row), or none is left.
     """
     reader = Reader(cfg.sft, template, vocabulary.bos, tuple(vocabulary.specials))
+    undated = None
+    if template is not None and template.writes_time:
+        undated = Reader(cfg.sft, template.on_one_day(), vocabulary.bos, tuple(vocabulary.specials))
     rows = SftSet()
+    digest = RowDigest()
     bad = BadRows("skip", MAX_LISTED if cfg.data.on_bad_row == "error" else MOST_LISTED)
     names = [cfg.sft.eval_dataset] if held_out else cfg.sft.datasets
     for where, row in _rows(cfg, names, bad, held_out):
@@ -101,7 +103,11 @@ def load_set(
             bad(DataError(str(error).replace(BY_SCHEMA, "name its columns by sft.input_key and sft.output_key")))
             continue
         rows.counts["read"] += 1
-        _add(rows, chains, vocabulary, cfg.sft.max_len)
+        kept = _add(rows, chains, vocabulary, cfg.sft.max_len)
+        if undated is not None and kept:
+            kept = [tokenised(chain, vocabulary) for chain in undated(where, row)]
+        for sequence in kept:
+            digest.add(sequence)
         tick()
     if bad.count and cfg.data.on_bad_row == "error":
         more = (
@@ -109,6 +115,7 @@ def load_set(
         )
         raise DataError("\n".join(bad.listed) + more)
     bad.check_some_good(rows.counts["read"], names)
+    rows.digest = str(digest)
     rows.said = [*bad.facts(), *(f"{note}: {count}" for note, count in reader.notes.items())]
     if not rows.rows:
         reasons = (
@@ -124,7 +131,9 @@ def load_set(
     return rows
 
 
-def _add(rows: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int) -> None:
+def _add(rows: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int) -> list[SftRow]:
+    """Add the sequences of a row that can be learned, and return them."""
+    kept = []
     for chain in chains:
         row = tokenised(chain, vocabulary)
         fault = ""
@@ -134,7 +143,9 @@ def _add(rows: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int
             fault = "nothing_learned"
         rows.counts[fault or "kept"] += 1
         if not fault:
-            rows.rows.append(row)
+            kept.append(row)
+    rows.rows += kept
+    return kept
 
 
 def _rows(cfg: Config, names: list[str], bad: BadRows, held_out: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:

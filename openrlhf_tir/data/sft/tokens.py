@@ -40,12 +40,26 @@ class SftRow(NamedTuple):
         return int((self.weights[1:] > 0).sum())
 
 
+class RowDigest:
+    """A digest of all tokens and weights of rows, in order."""
+
+    def __init__(self) -> None:
+        self._hashing = xxhash.xxh3_128()
+
+    def add(self, row: SftRow) -> None:
+        """Add the next row."""
+        self._hashing.update(np.int64(len(row.token_ids)).tobytes() + row.token_ids.tobytes() + row.weights.tobytes())
+
+    def __str__(self) -> str:
+        return self._hashing.hexdigest()
+
+
 def digest(rows: Iterable[SftRow]) -> str:
-    """Return a digest of all tokens and weights, in order."""
-    hashing = xxhash.xxh3_128()
+    """Return the RowDigest of rows."""
+    made = RowDigest()
     for row in rows:
-        hashing.update(np.int64(len(row.token_ids)).tobytes() + row.token_ids.tobytes() + row.weights.tobytes())
-    return hashing.hexdigest()
+        made.add(row)
+    return str(made)
 
 
 class Piece(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from ...config import Config, Env
 from ...data.chat_template import ChatTemplate
+from ...data.prompts import options_of
 from ...data.template_check import check_template
 from ...errors import ConfigError
 from ...ports import Codec
@@ -60,7 +61,8 @@ class ChatFormat:
         if task.chat is not None:
             return task
         chat = Chat(({"role": "user", "content": task.prompt},), tuple(self.env.tools))
-        prompt = self.template.render(self.template.inert(chat.messages), self.template.inert(chat.tools))
+        template = self.template.with_options(options_of(task.extra))
+        prompt = template.render(template.inert(chat.messages), template.inert(chat.tools))
         return replace(task, prompt=prompt, chat=chat)
 
     def renderer(self, protocol: protocols.MessagesProtocol, task: Task) -> ChatRenderer:
@@ -69,9 +71,10 @@ class ChatFormat:
         return ChatRenderer(
             protocol,
             self.codec,
-            self.template,
+            self.template.with_options(options_of(task.extra)),
             task.chat,
             shows_calls=self.checked.call,
+            ends_messages=self.checked.ends,
             max_tokens=self.env.output_max_tokens,
         )
 

@@ -60,6 +60,7 @@ class ChatRenderer:
         chat: Chat,
         *,
         shows_calls: bool,
+        ends_messages: bool,
         max_tokens: int,
     ) -> None:
         """Begin a conversation.
@@ -70,15 +71,18 @@ class ChatRenderer:
             template: The model's chat template.
             chat: The messages of the task.
             shows_calls: True if the template is given a message that tools answer as a call (`template_check.Checked`).
+            ends_messages: True if the template ends every message of the model by a special token.
             max_tokens: Largest number of tokens of one observation.
         """
         self.protocol = protocol
         self.codec = codec
         self.template = template
         self.shows_calls = shows_calls
+        self.ends_messages = ends_messages
         self.max_tokens = max_tokens
-        self.messages: list[Mapping[str, Any]] = list(chat.messages)
-        self.tools = chat.tools
+        # A template may write them again behind a message, as some show the tools beside the last question.
+        self.messages: list[Mapping[str, Any]] = template.inert(chat.messages)
+        self.tools: list[Mapping[str, Any]] = template.inert(chat.tools)
         self._sampled: Completion | None = None
 
     def start(self, prompt_ids: list[int], observation: str) -> tuple[list[int], RenderedText]:
@@ -86,7 +90,7 @@ class ChatRenderer:
 
         What the new prompt has in common with the old one stays the prompt; the rest is shown as the environment's.
         """
-        text = self._shortened(observation)
+        text = self.codec.inert(self._shortened(observation))
         if not text:
             return prompt_ids, RenderedText("", [])
         *before, last = self.messages
@@ -94,22 +98,15 @@ class ChatRenderer:
             self.messages = [*before, {**last, "content": f"{last['content']}\n\n{text}"}]
         else:
             self.messages.append({"role": "user", "content": text})
-        ids = self.codec.encode_prompt(self._rendered_prompt(text))
+        try:
+            rendered = self.template.render(self.messages, self.tools)
+        except TemplateRefuses as e:
+            raise TurnError(f"{e}. The environment's first observation was put into the user's message.") from e
+        ids = self.codec.encode_prompt(rendered)
         common = _common_prefix(prompt_ids, ids)
         if not common:
             return ids, RenderedText("", [])
         return ids[:common], RenderedText(self.codec.spell(ids[common:]), ids[common:])
-
-    def _rendered_prompt(self, observation: str) -> str:
-        """Render the messages. The observation at the end of the last one becomes no special token."""
-        *before, last = self.messages
-        content = str(last["content"]).removesuffix(observation)
-        messages = self.template.inert([*before, {**last, "content": content}])
-        messages[-1]["content"] += self.codec.inert(observation)
-        try:
-            return self.template.render(messages, self.template.inert(self.tools))
-        except TemplateRefuses as e:
-            raise TurnError(f"{e}. The environment's first observation was put into the user's message.") from e
 
     def read_completion(self, completion: Completion) -> Completion:
         """Return the completion with special tokens in its text, except for the one that ends the message.
@@ -142,20 +139,18 @@ class ChatRenderer:
         assert sampled is not None, "an observation follows a completion"
         replies: list[Mapping[str, Any]] = []
         for reply in self.protocol.replies(self.codec.inert(self._shortened(observation))):
+            if isinstance(name := reply.get("name"), str):  # the model's word, which may spell a special token too
+                reply = {**reply, "name": self.codec.inert(name)}
             replies.append({"tool_call_id": call_id(self.messages), **reply} if reply["role"] == "tool" else reply)
         as_call = self.shows_calls and any(reply["role"] == "tool" for reply in replies)
         try:
             rendered = self.template.tail(self.messages, replies, self.tools, call=as_call, go_on=add_generation_prompt)
-            ends_messages = bool(self.template.end_of_message(self.messages, self.tools, call=False))
         except TemplateRefuses as e:
             raise TurnError(f"{e}. Use another chat template, or other messages in the protocol's replies.") from e
-        self.messages += [
-            self._sampled_message(sampled, replies, as_call),
-            *({**reply, "content": plain(reply["content"])} for reply in replies),
-        ]
+        self.messages += [self._sampled_message(sampled, replies, as_call), *replies]
         ids = self.codec.encode_rendered(rendered)
         if _ended_by_token(sampled, self.codec):
-            ends_messages = ends_messages and not self._call_and_reply_share_a_turn(rendered, as_call)
+            ends_messages = self.ends_messages and not self._call_and_reply_share_a_turn(rendered, as_call)
             return self._without_message_end(rendered, ids, sampled, ends_messages)
         return RenderedText(plain(rendered), ids)
 
@@ -164,7 +159,8 @@ class ChatRenderer:
     ) -> Mapping[str, Any]:
         """Return the message that stands for the sampled one when the template renders what comes behind it."""
         if not as_call:
-            return {"role": "assistant", "content": self.read_completion(sampled).text}
+            content: str = self.template.inert(self.read_completion(sampled).text)
+            return {"role": "assistant", "content": content}
         function = next((str(reply["name"]) for reply in replies if reply.get("name")), "tool")
         return stand_in(self.messages, call=True, word=function)
 
@@ -198,7 +194,10 @@ class ChatRenderer:
 
     def _shortened(self, observation: str) -> str:
         room = self.max_tokens
-        if len(observation) <= MAX_CHARS_PER_TOKEN * room and len(self.codec.encode(observation)) <= room:
+        if (
+            len(observation) <= MAX_CHARS_PER_TOKEN * room
+            and len(self.codec.encode(self.codec.inert(observation))) <= room
+        ):
             return observation
         return cut(observation, room, room, self.codec)
 

@@ -131,4 +131,6 @@ def cut(text: str, room: int, max_tokens: int, codec: Codec) -> str:
         max_tokens: Largest number of tokens of a block; text beyond what they can hold is not tokenised at all.
         codec: The tokenizer.
     """
-    return codec.decode(codec.encode(text[: MAX_CHARS_PER_TOKEN * max_tokens])[:room]).rstrip(REPLACEMENT)
+    # As it will be tokenised: the text of an added token is several tokens then.
+    ids = codec.encode(inert(codec, text[: MAX_CHARS_PER_TOKEN * max_tokens]))
+    return codec.decode(ids[:room]).rstrip(REPLACEMENT)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import shutil
+
 import pytest
 
 from openrlhf_tir.data.chat_template import ChatTemplate, TemplateRefuses
 from openrlhf_tir.data.jinja_template import of_directory, of_text
 from openrlhf_tir.data.template_check import check_template
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.inert import plain
 from openrlhf_tir.protocol import PYTHON_TOOL
 from tests.unit.rollout.protocols.chat_models import SPECIALS, tokenizer
 
@@ -105,3 +110,80 @@ def test_a_template_that_is_no_jinja_is_refused_with_its_line(tmp_path):
 
 def test_a_directory_without_a_template_has_none(tmp_path):
     assert of_directory(tmp_path, {}) is None
+
+
+SHOWN = "{% for m in messages %}{% for c in m.tool_calls or [] %}ARGUMENTS{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        ("{{ c.function.arguments | tojson }}", '{"code": "print(1)"}'),
+        ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}", "code=print(1);"),
+        ("{{ '' + c.function.arguments }}", '{"code": "print(1)"}'),
+        ("{{ c.function.arguments }}", '{"code": "print(1)"}'),
+    ],
+    ids=["an object as JSON", "an object by its parts", "only text", "text as it is"],
+)
+@pytest.mark.parametrize("given", [{"code": "print(1)"}, '{"code": "print(1)"}'], ids=["object", "text"])
+def test_the_arguments_of_a_call_reach_the_template_in_the_form_that_it_writes_well(arguments, written, given):
+    """Of text, a template for objects would write a JSON string, which the model would learn as its arguments."""
+    template = ChatTemplate(of_text(SHOWN.replace("ARGUMENTS", arguments), {}), [])
+    call = {"type": "function", "function": {"name": "python", "arguments": given}}
+    assert template.render([CHAT[0], {"role": "assistant", "content": "", "tool_calls": [call]}]) == written
+
+
+def test_escapes_of_json_in_arguments_spell_no_special_token():
+    template = ChatTemplate(of_text(SHOWN.replace("ARGUMENTS", "{{ c.function.arguments | tojson }}"), {}), ["<|end|>"])
+    function = {"name": "python", "arguments": '{"code": "\\u003c|end|\\u003e"}'}
+    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    rendered = template.render(template.inert([message]))
+    assert "<|end|>" not in rendered and plain(rendered) == '{"code": "<|end|>"}'
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_marks_leave_no_trace_where_a_template_writes_ascii_only(ascii_only):
+    template = ChatTemplate(
+        of_text("{{ messages | tojson(ensure_ascii=ASCII) }}".replace("ASCII", str(ascii_only)), {}), ["</s>"]
+    )
+    for text in ("ends with </s>", "\\ufdd0"):
+        rendered = template.render(template.inert([{"role": "user", "content": text}]))
+        assert json.loads(plain(rendered)) == [{"role": "user", "content": text}] and "</s>" not in rendered
+
+
+@pytest.mark.parametrize("tools", [[], [PYTHON_TOOL]], ids=["no tools", "tools"])
+def test_of_several_templates_the_one_for_tools_is_taken_where_there_are_tools(tools, tmp_path):
+    several = copy.deepcopy(tokenizer("qwen2_5"))
+    several.chat_template = {"default": "plain", "tool_use": "{{ tools | length }} tools"}
+    several.save_pretrained(tmp_path)
+    here, there = of_directory(tmp_path, {}), ChatTemplate.of(several, {})
+    assert here.render(CHAT, tools) == there.render(CHAT, tools) == ("1 tools" if tools else "plain")
+    (tmp_path / "chat_template.jinja").unlink()
+    shutil.rmtree(tmp_path / "additional_chat_templates")
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config["chat_template"] = [{"name": n, "template": t} for n, t in several.chat_template.items()]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert of_directory(tmp_path, {}).render(CHAT, tools) == there.render(CHAT, tools)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "".join(f"{{% for a{i} in [1] %}}" for i in range(25)).encode() + b"{% endfor %}" * 25,
+        b"\xff\xfe",
+    ],
+    ids=["more loops than Python takes", "not UTF-8"],
+)
+def test_a_template_that_cannot_be_read_is_refused(content, tmp_path):
+    (tmp_path / "chat_template.jinja").write_bytes(content)
+    with pytest.raises(ConfigError):
+        of_directory(tmp_path, {})
+
+
+def test_what_a_tool_wrote_in_a_row_has_no_added_token():
+    template = ChatTemplate(
+        of_text("{% for m in messages %}{{ m.content }}{% endfor %}", {}), ["</s>"], ["<tool_call>"]
+    )
+    for role, spelled in ("tool", False), ("user", True), ("assistant", True):
+        rendered = template.render(template.inert([{"role": role, "content": "a <tool_call> </s>"}]))
+        assert ("<tool_call>" in rendered) == spelled and "</s>" not in rendered

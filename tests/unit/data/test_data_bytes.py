@@ -208,7 +208,7 @@ def test_an_input_template_is_rendered_inside_the_user_message_of_a_chat(file):
         def __call__(self, texts, add_special_tokens):
             return {"input_ids": [[0]] * len(texts)}
 
-        def apply_chat_template(self, chat, tokenize, add_generation_prompt):
+        def apply_chat_template(self, chat, tokenize, add_generation_prompt, tools=None):
             return "|".join(f"{m['role']}:{m['content']}" for m in chat)
 
     data = Data(prompt_dataset=str(file(GOOD)), apply_chat_template=True, input_template="Q: {}")
@@ -219,12 +219,12 @@ def test_a_chat_template_that_raises_names_the_row(file):
     class Strict:
         chat_template = "yes"
 
-        def apply_chat_template(self, chat, tokenize, add_generation_prompt):
+        def apply_chat_template(self, chat, tokenize, add_generation_prompt, tools=None):
             raise ValueError("roles must alternate")
 
     with pytest.raises(
         DataError,
-        match=(r"d\.jsonl line 1: .*'prompt': ValueError: roles must alternate"),
+        match=(r"d\.jsonl line 1: .*ValueError: roles must alternate.*'prompt'"),
     ):
         load_prompts(Data(prompt_dataset=str(file(GOOD)), apply_chat_template=True), Strict())
 

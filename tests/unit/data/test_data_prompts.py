@@ -26,7 +26,7 @@ class CharTokenizer:
         assert not add_special_tokens
         return {"input_ids": [list(map(ord, t)) for t in texts]}
 
-    def apply_chat_template(self, chat, tokenize, add_generation_prompt):
+    def apply_chat_template(self, chat, tokenize, add_generation_prompt, tools=None):
         return "|".join(f"{m['role']}:{m['content']}" for m in chat) + "|assistant:"
 
 
@@ -229,7 +229,7 @@ def test_a_template_without_one_place_for_the_input_is_refused(template):
 
 
 class Refusing(CharTokenizer):
-    def apply_chat_template(self, chat, tokenize, add_generation_prompt):
+    def apply_chat_template(self, chat, tokenize, add_generation_prompt, tools=None):
         if "2+2" in chat[0]["content"]:
             raise ValueError("no sums of twos")
         return chat[0]["content"]

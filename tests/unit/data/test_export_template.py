@@ -93,7 +93,7 @@ def test_training_an_exported_model_further_asks_this_runs_question_alone(tmp_pa
         def __call__(self, texts, add_special_tokens):
             return {"input_ids": [list(t) for t in texts]}
 
-        def apply_chat_template(self, chat, tokenize, add_generation_prompt, chat_template=None):
+        def apply_chat_template(self, chat, tokenize, add_generation_prompt, chat_template=None, tools=None):
             return shown(
                 chat_template or self.chat_template,
                 *((m["role"], m["content"]) for m in chat),

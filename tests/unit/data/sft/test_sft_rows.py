@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections import Counter
+from datetime import datetime
 
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.data import lost_parts
+from openrlhf_tir.data import chat_template, lost_parts
 from openrlhf_tir.data.chat_template import ChatTemplate, special_texts
 from openrlhf_tir.data.jinja_template import of_text
 from openrlhf_tir.data.lost_parts import lost_in_context
@@ -419,3 +421,50 @@ def test_toolrls_rows_of_instruction_input_and_output_are_chats_of_three_message
     chat["messages"].append({"role": "assistant", "content": "Told."})
     assert read(row) == read(chat)
     assert read(row | {"input": ""}) == read({"messages": [{"role": "user", "content": "Tools."}, chat["messages"][2]]})
+
+
+def test_words_behind_the_end_of_a_message_are_the_templates():
+    template = DROPS.replace("<|im_end|>\n", "<|im_end|>\n-----\n")
+    (chain,) = chains(template, [ASKED, SAID, ASKED, SAID])
+    assert [p.text for p in chain if p.author == "model"] == ["It is 4.<|im_end|>"] * 2
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": "print(2+2)", "tool_calls": CALLED[1]["tool_calls"]},
+        {"role": "assistant", "content": "4", "tool_calls": []},
+    ],
+    ids=["a call", "an answer"],
+)
+def test_a_part_that_is_left_out_is_missed_though_the_question_has_the_same_words(message):
+    asked = {"role": "user", "content": "Call python with code print(2+2). Answer 4."}
+    silent = DROPS.replace("{{ m.content or '' }}", "{{ m.content if m.role == 'user' else 'hm' }}")
+    with pytest.raises(DataError):
+        chains(silent, [asked, message])
+
+
+def test_tools_that_the_template_does_not_show_are_missed():
+    def read_tools(template, question):
+        made = ChatTemplate(of_text(template, {}), ["<|im_start|>", "<|im_end|>"])
+        messages = [{"role": "user", "content": question}, SAID]
+        return chains_of("d", messages, [PYTHON_TOOL], made, every=True, masked=[], notes=Counter())
+
+    assert read_tools("{{ tools }}" + DROPS, "2+2?") and read_tools(DROPS, "2+2? You have the tool python.")
+    with pytest.raises(DataError):
+        read_tools(DROPS, "2+2?")
+
+
+def test_a_template_that_writes_the_date_gives_the_same_digest_on_every_day(tmp_path, monkeypatch):
+    dated = copy.deepcopy(tokenizer("qwen2_5"))
+    dated.chat_template = "{{ strftime_now('%d %B %Y') }}" + DROPS
+    path = jsonl(tmp_path / "d.jsonl", [{"messages": [ASKED, SAID]}])
+    other = jsonl(tmp_path / "other.jsonl", [{"messages": [ASKED, {**SAID, "content": "It is 5."}]}])
+
+    def on(day, file):
+        monkeypatch.setattr(chat_template, "_first_rendering", lambda: day)
+        return load_set(Config(sft={"dataset": file}), vocabulary(), ChatTemplate.of(dated, {}))
+
+    first, second = on(datetime(2026, 1, 9), path), on(datetime(2026, 1, 10), path)
+    assert first.rows[0].token_ids.tolist() != second.rows[0].token_ids.tolist()
+    assert first.digest == second.digest != on(datetime(2026, 1, 9), other).digest
