@@ -6,6 +6,7 @@ Listed    (1, 2), [1, 2), \{1, 2\}         items between brackets; only braces h
 Chain     x = 2, 1 < x \le 3, x \in (0,1)  expressions and the relations between them
 Matrix    \begin{pmatrix} ...              rows of cells
 Union     A \cup B, A \setminus B          sets and the operators between them
+Congruence  x \equiv 1 \pmod{3}            left and right side, and the modulus
 Words     even, (A), Thursday              compared letter by letter, in any case
 Literal   1, 2, \ldots, n                  a text without an interpretation: only the same text is equal
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from fractions import Fraction
 from typing import NamedTuple
 
 from .numerals import number
@@ -74,7 +76,15 @@ class Union(NamedTuple):
     operators: tuple[str, ...]
 
 
-Form = Literal | Words | Scalar | Several | Listed | Chain | Matrix | Union
+class Congruence(NamedTuple):
+    """Two sides that are equal modulo a number."""
+
+    left: Form
+    right: Form
+    modulus: str
+
+
+Form = Literal | Words | Scalar | Several | Listed | Chain | Matrix | Union | Congruence
 
 MAX_ITEMS = 64
 """Items of the longest list that is read."""
@@ -88,9 +98,11 @@ _RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": 
 _JOINTS = {"or": "or", "and": "and", r"\lor": "or", r"\land": "and", ",": ",", ";": ",", "&": ","}
 _UNIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "minus"}
 # vmatrix is a determinant: a number, not a matrix.
-_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_MATRIX = re.compile(r"\[?\s*\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}\s*\]?", re.DOTALL)
+_CONGRUENCE = re.compile(r"(.+?)\\equiv(.+?)\s*(?:\\pmod\s*|\\?mod\s*)\{?(\w+)\}?")
+_RATIO_IN_WORDS = re.compile(r"(\d+) to (\d+)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'\- ]*")
-_CHOICE = re.compile(r"\(?\s*([A-Z])\s*[).]?")
+_CHOICE = re.compile(r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).]?)")
 _SYMBOLS = "".join(letter for letter in map(chr, range(0x20A0, 0x20C1)) if unicodedata.category(letter) == "Sc")
 """Signs of currencies, the euro's among them."""
 _MONEY = re.compile(rf"^([+-]?)\s*(?:\\\$|[$£¥{_SYMBOLS}]|USD\b|EUR\b|Rs\.?)\s*(?=[\d.\\])")
@@ -103,6 +115,7 @@ _UNIT = re.compile(
     r"(?P<unit>(?:[A-Za-zμΩ]+|\\(?:%|Omega))(?:[ /·.^{}\-\d]|\\cdot |[A-Za-zμΩ])*)$",
     re.DOTALL,
 )
+_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|circ|angle|ln|log|exp)(?![a-zA-Z])")
 _ALIASES = {
     "dollar": "$", "dollars": "$", "usd": "$", "$": "$", "€": "euro", "eur": "euro", "euros": "euro", "£": "pound",
     "cent": "cent", "cents": "cent", "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m",
@@ -121,7 +134,15 @@ _LETTER_UNITS = {"m", "s", "h", "g", "l"}
 """Units of one letter, which may as well be variables."""
 MAX_UNIT_WORDS = 4
 """Words of the longest unit that is read, "square meters per second" and the like."""
-_SCALES = {"hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}", "trillion": "10^{12}"}
+_PARTS = {
+    "half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
+    "ninth": 9, "tenth": 10, "hundredth": 100, "thousandth": 1000,
+}  # fmt: skip
+"""Denominators as words, in the singular."""
+_SCALES = {
+    "hundred": 10**2, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9,
+    "trillion": 10**12, "quadrillion": 10**15, "quintillion": 10**18, "dozen": 12,
+}  # fmt: skip
 _TENS = {
     "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90
 }  # fmt: skip
@@ -129,13 +150,8 @@ _UNITS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 )  # fmt: skip
-_NUMERALS = {
-    **{word: value for value, word in enumerate(_UNITS)},
-    **_TENS,
-    **{f"{ten} {_UNITS[i]}": value + i for ten, value in _TENS.items() for i in range(1, 10)},
-    "one hundred": 100,
-}
-"""Values of numbers as words, with blanks instead of hyphens."""
+_NUMERALS = {**{word: value for value, word in enumerate(_UNITS)}, **_TENS}
+"""Values of numbers as single words."""
 _SHORT_WORDS = {
     "yes",
     "no",
@@ -154,9 +170,12 @@ _SHORT_WORDS = {
     "min",
 }
 _NO_UNITS = {
-    "and", "or", "more", "less", "than", "plus", "minus", "times", "half", "over", "divided", "by", "to", "if", "is",
-    "mod", "when", "where", "for", "dozen", "not", "otherwise", "at", "as", "undefined", "infinity", "sqrt", "of",
+    "and", "or", "more", "less", "than", "plus", "minus", "times", "over", "divided", "by", "to", "if", "is",
+    "mod", "modulo", "when", "where", "for", "not", "otherwise", "at", "as", "undefined", "infinity", "sqrt", "of",
     "from", "between", "about", "approximately", "sin", "cos", "tan", "log", "ln", "exp", "choose", "pm", "am", "base",
+    "approx", "roughly", "nearly", "almost", "around", "squared", "cubed", "factorial", "repeating", "recurring",
+    "repeated", "root", "inverse", "doubled", "tripled", "halved", "negative", "rounded", "onward", "onwards",
+    "upwards", "above", "below", "under", "up", "maximum", "minimum", "remainder", "except", "without", "ish",
 }  # fmt: skip
 
 
@@ -165,14 +184,18 @@ def read(text: str, depth: int = 0) -> Form:
     text = text.strip()
     if number(text):
         return Scalar(text)
-    if (numeral := _NUMERALS.get(canonical_words(text))) is not None:
+    if (numeral := _numeral(canonical_words(text))) is not None:
         return Scalar(str(numeral))
+    if (m := _CHOICE.fullmatch(text)) and text != "I":
+        return Words(m[1] or m[2])
     if not text or depth > MAX_DEPTH or r"\ldots" in text or r"\approx" in text or not _nests(text):
         return Literal(text)
-    if (m := _CHOICE.fullmatch(text)) and text != "I":
-        return Words(m[1])
     if m := _MATRIX.fullmatch(text):
         return _matrix(m[2], depth)
+    if m := _RATIO_IN_WORDS.fullmatch(text):
+        return Scalar(f"{m[1]}:{m[2]}")
+    if text.count(r"\equiv") == 1 and (m := _CONGRUENCE.fullmatch(text)):
+        return Congruence(read(m[1], depth + 1), read(m[2], depth + 1), m[3])
     scalar = _measured(text)
     if scalar is not None and number(scalar.text):
         return scalar
@@ -322,7 +345,8 @@ def _measured(text: str) -> Scalar | None:
     if m is None:
         return None
     if m["degrees"]:
-        return Scalar(m["number"].strip(), "degree") if number(m["number"].strip()) else None
+        value = m["number"].strip()
+        return None if _FUNCTION.search(value) else Scalar(value, "degree")
     return _with_unit(m["value"].strip(), " ".join(m["unit"].split()), is_apart=bool(m["gap"]))
 
 
@@ -354,9 +378,9 @@ def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
     names = [word.casefold() for word in words]
     if any(name in _NO_UNITS for name in names) and names != ["degree"]:
         return None
-    if names and names[0] in _SCALES:
+    if names and (scale := _scale(names[0])):
         behind = unit.split(" ", 1)[1] if len(words) > 1 else ""
-        return Scalar(rf"({value}) \cdot {_SCALES[names[0]]}", _unit(behind))
+        return Scalar(rf"({value}) \cdot \frac{{{scale.numerator}}}{{{scale.denominator}}}", _unit(behind))
     if names in (["percent"], ["pct"]):
         return Scalar(value, percent=True)
     if len(words) > MAX_UNIT_WORDS:
@@ -372,6 +396,44 @@ def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
     if is_apart and all(word in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", word) for word in letters):
         return Scalar(value, _unit(unit))
     return None
+
+
+def _scale(word: str) -> Fraction | None:
+    """Return what a word behind a number multiplies it by: million, dozen, thirds."""
+    singular = word.removesuffix("s")
+    if singular in _PARTS:
+        return Fraction(1, _PARTS[singular])
+    return Fraction(_SCALES[singular]) if singular in _SCALES else None
+
+
+def _numeral(words: str) -> Fraction | None:
+    """Return the number that words write, with blanks instead of hyphens: minus one hundred and five, two thirds."""
+    total = 0  # of the scales that are read
+    part = 0  # below the next scale
+    room = 10**18  # what the next word must be below
+    first, *others = re.sub(r"\A(?:minus|negative) ", "- ", words).split() or [""]
+    sign = -1 if first == "-" else 1
+    names = others if first == "-" else [first, *others]
+    if len(names) > 1 and names[-1].removesuffix("s") in _PARTS:
+        top = _numeral(" ".join(names[:-1]))
+        return None if top is None else sign * top / _PARTS[names[-1].removesuffix("s")]
+    for i, name in enumerate(names):
+        if name == "and" and 0 < i < len(names) - 1 and names[i - 1] in _SCALES:
+            continue
+        value = _NUMERALS.get(name)
+        if value is not None and value < room:
+            part += value
+            room = 10 if value in _TENS.values() else 0
+        elif name == "hundred" and 0 < part < 100:
+            part *= 100
+            room = 100
+        elif name in _SCALES and name != "dozen" and part:
+            total += part * _SCALES[name]
+            part = 0
+            room = 10**18
+        else:
+            return None
+    return sign * Fraction(total + part) if names else None
 
 
 def _unit(text: str) -> str:

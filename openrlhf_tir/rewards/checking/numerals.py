@@ -10,15 +10,15 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-MAX_EXPONENT = 400
+MAX_EXPONENT = 10_000
 """Scientific notation beyond this power of ten is not read: 1e999999999 would be worked out to all its digits."""
 
-_GROUPED = r"\d{1,3}(?:,\d{3}){1,12}|\d{1,3}(?: \d{3}){1,12}"
+_GROUPED = r"\d{1,3}(?:,\d{3}){1,12}|\d{1,3}(?: \d{3}){1,12}|\d{1,3}(?:['’]\d{3}){1,12}|\d{1,3}(?:_\d{3}){1,12}"
 _INTEGER = re.compile(rf"([+-]?)\s*(\d{{1,40}}|{_GROUPED})")
 _DECIMAL = re.compile(rf"([+-]?)\s*((?:\d{{1,40}}|{_GROUPED})\.\d{{0,40}}|\.\d{{1,40}})")
-_SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))[eE]([+-]?\d{1,3})")
+_SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))[eE]([+-]?\d{1,9})")
 _REPEATING = re.compile(
-    r"([+-]?)(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s*\{\s*(\d{1,20})\s*\}|\\(?:bar|dot)\s*(\d)|\((\d{1,20})\))"
+    r"([+-]?)(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s*\{\s*(\d{1,20})\s*\}|\\(?:overline|bar|dot)\s*(\d)|\((\d{1,20})\))"
 )
 _DOTTED = re.compile(r"([+-]?)(\d{0,20})\.(\d{0,20}?)(\d{1,20}?)\4{2,20}\s*\\ldots")
 """A decimal that goes on: its period is written three times at least."""
@@ -66,7 +66,7 @@ def number(text: str) -> Number | None:
 
 
 def _digits(text: str) -> str:
-    return text.replace(",", "").replace(" ", "")
+    return re.sub(r"[^\d.]", "", text)
 
 
 def _signed(sign: str, value: Fraction) -> Fraction:

@@ -20,12 +20,20 @@ _SIGNS = {
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∞": r"\infty ", "∪": r"\cup ",
     "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}",
     "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "…": r"\ldots ", "⋯": r"\ldots ", "∖": r"\setminus ",
-    "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ", "μ": r"\mu ",
-    "π": r"\pi ", "ρ": r"\rho ", "σ": r"\sigma ", "φ": r"\phi ", "ω": r"\omega ", "′": "'", "∛": r"\sqrt[3]",
-    "∜": r"\sqrt[4]", "⁄": "/", "℃": r"^\circ C", "℉": r"^\circ F",
+    "′": "'", "’": "'", "∛": r"\sqrt[3]",
+    "∜": r"\sqrt[4]", "⁄": "/", "℃": r"^\circ C", "℉": r"^\circ F", "º": r"^\circ ", "˚": r"^\circ ",
+    "⩽": r"\le ", "⩾": r"\ge ", "≦": r"\le ", "≧": r"\ge ", "≡": r"\equiv ", "∗": "*", "∣": "|", "∠": r"\angle ",
+    "∼": r"\sim ", "≃": r"\simeq ", "¢": " cents", "→": r"\to ",
     "√": r"\sqrt", "∨": r"\lor ", "∧": r"\land ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "，": ",", "；": ";", "：": ":", "（": "(", "⟨": "(", "⟩": ")", "）": ")",
+    "Γ": r"\Gamma ", "Δ": r"\Delta ", "Θ": r"\Theta ", "Λ": r"\Lambda ", "Ξ": r"\Xi ", "Π": r"\Pi ", "Σ": r"\Sigma ",
+    "Φ": r"\Phi ", "Ψ": r"\Psi ",
 }  # fmt: skip
+_GREEK_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma sigma tau upsilon "
+    "phi chi psi omega"
+)
+_SIGNS |= {chr(0x3B1 + i): rf"\{name} " for i, name in enumerate(_GREEK_NAMES.split())}
 _VULGAR = re.compile("([¼½¾⅐-⅞↉])")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _EMPHASIZED_PART = re.compile(r"(?<![^\s])(\*{1,3}|_{1,2})(?=\S)([^*_]+)(?<=\S)\1(?![^\s,.;])")
@@ -36,24 +44,37 @@ _BASE_WORDS = {
     "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
     "ten": "10", "eleven": "11", "twelve": "12", "sixteen": "16",
 }  # fmt: skip
-_BASE_WORD = re.compile(rf"_\s*\{{\s*({'|'.join(_BASE_WORDS)})\s*\}}", re.IGNORECASE)
+_BASE_WORD = re.compile(rf"_\s*\{{\s*(?:base\s+)?(\d+|{'|'.join(_BASE_WORDS)})\s*\}}", re.IGNORECASE)
+_BASE_BEHIND = re.compile(
+    rf"\A(\d\w*|[0-9A-F]+)\s*\(?\s*(?:in\s+)?base\s+(\d+|{'|'.join(_BASE_WORDS)})\s*\)?\Z", re.IGNORECASE
+)
+"""A numeral with its base in words: 101 (base 2)."""
 _OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\],;]+[,;][^\[\],;]+)([\[\]])")
 _OPEN_INTERVALS = re.compile(rf"{_OPEN_INTERVAL.pattern}(?:\s*\\c[ua]p\s*{_OPEN_INTERVAL.pattern})*")
 """Intervals whose open ends have their brackets turned outwards: ]2, 3[."""
 _EMPHASIS = ("***", "**", "__", "*", "_", "```", "`")
+_INLINE = re.compile(r"(?<!\\)\$(?=\S)([^$]*?)(?<=\S)(?<!\\)\$(?!\d)")
+"""Mathematics between dollar signs that are no currency, as Pandoc tells them apart: x = 1 of "$x = 1$ or $x = 2$"."""
 _PREFIX = re.compile(r"(?:the\s+)?(?:final\s+)?answer\s*(?:is\s*:?|:|=)\s*", re.IGNORECASE)
 _HEADING = re.compile(r"\A#{1,6}\s+")
 _TYPESETTING = re.compile(
     r"\\(?:left|right|[bB]ig{1,2}[lrm]?|displaystyle|textstyle|limits|nolimits|mathstrut|strut)(?![a-zA-Z])\s*\.?"
 )
-_THIN = re.compile(r"(?<=\d)\s*(?:\\[,!:;]|\\thinspace(?![a-zA-Z])|\{,\}|\{\\,\})\s*(?=\d{3}(?!\d))")
+_THIN = re.compile(
+    r"(?<=\d)\s*(?:\\[,!:;]|\\thinspace(?![a-zA-Z])|(?:\\!)?(?:,|\{,\})\\!|\{,\}|\{\\,\})\s*(?=\d{3}(?!\d))"
+)
 _SPACES = re.compile(r"(?<!\\)\\[,!:; >]|\\(?:quad|qquad|thinspace|hspace\{[^{}]*\}|hfill)(?![a-zA-Z])|~")
 _TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|textnormal|textsf|texttt|mbox|hbox)\s*\{([^{}]*)\}")
 _UNIT_LETTERS = {"m": "meter", "s": "second", "g": "gram", "h": "hour", "l": "liter", "L": "liter", "in": "inch"}
-_FONT = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|rm|bf|operatorname\*?)\s*\{([^{}]*)\}")
+_FONT = re.compile(
+    r"\\(?:mathrm|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|rm|bf|underline|emph|operatorname\*?)\s*\{([^{}]*)\}"
+)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _COMMANDS = {
-    r"dfrac tfrac cfrac": r"\frac",
+    r"dfrac tfrac cfrac nicefrac sfrac": r"\frac",
+    r"varepsilon": r"\epsilon ",
+    r"varphi": r"\phi ",
+    r"bmod": r"\mod ",
     r"dbinom tbinom": r"\binom",
     r"leq leqslant leqq": r"\le ",
     r"geq geqslant geqq": r"\ge ",
@@ -82,6 +103,8 @@ _ONE_SPELLING = {rf"\{name}": spelling for names, spelling in _COMMANDS.items() 
 _COMMAND = re.compile(rf"\\(?:{'|'.join(name for names in _COMMANDS for name in names.split())})(?![a-zA-Z])")
 _SHORT_FORMS = (
     (re.compile(r"\\not\s*(?:=|\\eq(?![a-zA-Z]))"), r"\\ne "),
+    (re.compile(r"\+/-"), r"\\pm "),
+    (re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])"), r" \\cup "),
     (re.compile(r"<="), r"\\le "),
     (re.compile(r">="), r"\\ge "),
     (re.compile(r"!="), r"\\ne "),
@@ -93,10 +116,16 @@ _SHORT_FORMS = (
     (re.compile(r"(?<![a-zA-Z\\])sqrt(?=[\d{])"), r"\\sqrt"),
     (re.compile(r",\s*and(?=\s)"), " and "),
     (re.compile(r",\s*or(?=\s)"), " or "),
-    (re.compile(r"\\dot\s*\{(\d)\}\s*\\dot\s*\{(\d)\}"), r"\\overline{\1\2}"),
+    (re.compile(r"\\dot\s*\{(\d)\}\s*(\d*)\s*\\dot\s*\{(\d)\}"), r"\\overline{\1\2\3}"),
     (re.compile(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])"), r"\\pi "),
     (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf|oo)(?![a-zA-Z])"), r"\\infty "),
-    (re.compile(r"(?<![a-zA-Z\\])(sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[\s(\\{^\d])"), r"\\\1 "),
+    (
+        re.compile(
+            r"(?<![a-zA-Z\\])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[\s(\\{^\d])"
+        ),
+        r"\\\1 ",
+    ),
+    (re.compile(r"(?<![a-zA-Z\\])(max|min|gcd|lcm)(?=\()"), r"\\\1"),
 )
 """Texts without a command, and the command for each. The order matters: a later pattern may match an earlier result."""
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
@@ -105,11 +134,22 @@ _GREEK = r"\\(?:pi|alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![a-zA-Z])
 _SHORT_FRACTION = re.compile(
     rf"\\frac(?:\s*(\d|{_GREEK})|\s+([a-zA-Z])|\s*{_GROUP})\s*(?:([\da-zA-Z]|{_GREEK})|{_GROUP})(?!\{{)"
 )
+_COMBINATIONS = re.compile(r"(?:\{\}\s*)?[\^_]\{?(\d+)\}?\s*C_\{?(\d+)\}?")
+_MODULUS = re.compile(r"\s*(?:\\pmod\s*(?:\{\s*(\w+)\s*\}|(\w))|\(\s*\\?mod\s*(\w+)\s*\))")
 _SHORT_BINOMIAL = re.compile(r"\\binom\s*(\d)\s*(\d)")
 _REALS = re.compile(r"(?:the\s+set\s+of\s+)?(?:all|any)\s+(?:the\s+)?real(?:s|\s+numbers?)(?:\s+x)?", re.IGNORECASE)
+_EMPTY = re.compile(r"(?:the\s+)?(?:empty|null)\s+set|(?:there\s+(?:is|are)\s+)?no\s+solutions?", re.IGNORECASE)
+_ENVIRONMENT = re.compile(
+    r"(?:\\\{\s*\\begin\{(array|aligned)\}(?:\{[^{}]*\})?"
+    r"|\\begin\{(cases|aligned|align\*?|gathered|gather\*?|equation\*?|split)\})(.*)\\end\{(?:\1|\2)\}",
+    re.DOTALL,
+)
+"""Lines of equations."""
+_GROUPED = re.compile(r"(?<![\w,.^_}\\])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 _TIME = re.compile(r"(1[0-2]|0?[1-9])(?:\s*:\s*([0-5]\d))?\s*([ap])\.?\s?m\.?", re.IGNORECASE)
 """A time of day on a clock of twelve hours: 10 a.m., 7:30 PM."""
-_SHORT_ROOT = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+)")
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\(?!frac|binom|sqrt)[a-zA-Z]+)")
+_ROOT_OF_FRACTION = re.compile(rf"\\sqrt\s*(\[[^\[\]]*\])?\s*(\\frac{_GROUP}{_GROUP})")
 _ROOT_OF_PARENTHESES = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*\(([^()]*)\)")
 _PYTHON_POWER = re.compile(r"\*\*\s*(?:\(([^()]*)\)|([+-]?[\w.]+))")
 _POWER_OF_PARENTHESES = re.compile(r"\^\s*\(([^()]*)\)")
@@ -119,6 +159,9 @@ def spelt(text: str) -> str:
     """Return a text in one spelling. Equal results mean equal answers; different results do not yet mean different
     answers."""
     text = unwrapped(_unicode(_EMPHASIZED_PART.sub(r"\2", unwrapped(text))))
+    text = unwrapped(_INLINE.sub(r" \1 ", text))
+    text = re.sub(r"\A(?:minus|negative)\s+(?=[\d.\\$])", "-", text, flags=re.IGNORECASE)
+    text = re.sub(r"\A~\s*(?=[\d.\\])", r"\\approx ", text)
     for _ in range(3):  # a text within a text
         text = _TEXT.sub(_plain_text, text)
     text = _FONT.sub(_plain_text, text)
@@ -133,15 +176,27 @@ def spelt(text: str) -> str:
     text = _ROOT_OF_PARENTHESES.sub(lambda m: f"\\sqrt{m[1] or ''}{{{m[2]}}}", text)
     text = _SHORT_ROOT.sub(lambda m: f"\\sqrt{m[1] or ''}{{{m[2]}}}", text)
     text = _SHORT_FRACTION.sub(_whole_fraction, text)
+    text = _ROOT_OF_FRACTION.sub(lambda m: f"\\sqrt{m[1] or ''}{{{m[2]}}}", text)
     text = _SHORT_BINOMIAL.sub(r"\\binom{\1}{\2}", text)
+    text = re.sub(r"\^([+-](?:\d+|[a-zA-Z]))", r"^{\1}", text)
     text = _POWER_OF_PARENTHESES.sub(r"^{\1}", text)
     text = re.sub(r"\s+(?=[\^_])", "", text)
-    text = _BASE_WORD.sub(lambda m: f"_{{{_BASE_WORDS[m[1].lower()]}}}", text)
+    text = _BASE_BEHIND.sub(r"\1_{\2}", text.strip())
+    text = _BASE_WORD.sub(lambda m: f"_{{{_BASE_WORDS.get(m[1].lower(), m[1])}}}", text)
+    text = _COMBINATIONS.sub(r"\\binom{\1}{\2}", text)
+    text = re.sub(r"\\(max|min|gcd|lcm)\s*\\\{([^{}]*)\\\}", r"\\\1(\2)", text)
+    text = _MODULUS.sub(lambda m: rf" \pmod{{{m[1] or m[2] or m[3]}}}", text)
     if _OPEN_INTERVALS.fullmatch(text.strip()):
         text = _OPEN_INTERVAL.sub(_facing_inwards, text)
-    text = unwrapped(" ".join(text.split()))
+    text = _in_one_line(unwrapped(" ".join(text.split())))
     if _REALS.fullmatch(text):
         return r"\mathbb{R}"
+    if _EMPTY.fullmatch(text):
+        return r"\emptyset"
+    if text.upper() == "DNE":
+        return "does not exist"
+    if text.casefold() == "noon":
+        return "12:00 pm"
     if clock := _TIME.fullmatch(text):
         return f"{int(clock[1])}:{clock[2] or '00'} {clock[3].lower()}m"
     return text
@@ -169,6 +224,35 @@ def unwrapped(text: str) -> str:
             text = text[:-1]
         if text == before:
             return text
+
+
+def without_grouping(text: str) -> str:
+    """Return a spelt text without the commas between groups of three digits: 1,000x, but not (1,234) or x^{1,234}.
+
+    Between brackets a comma is a separator, unless another one with a blank separates the items: (1,000, 2,000).
+    """
+
+    def joined(match: re.Match[str]) -> str:
+        before = text[: match.start()]
+        depth = len(re.findall(r"[(\[]|\\\{", before)) - len(re.findall(r"[)\]]|\\\}", before))
+        is_argument = re.search(r"(?:[a-zA-Z]|\})\{$", before)
+        is_item = re.search(r"[,;]\s+[+-]?\s*$", before) or re.match(r"\s*[,;]\s", text[match.end() :])
+        is_number = is_item or is_argument or (depth == 0 and not before.endswith("{"))
+        return match[0].replace(",", "") if is_number else match[0]
+
+    return _GROUPED.sub(joined, text)
+
+
+def _in_one_line(text: str) -> str:
+    """Return lines of equations as a list. Lines that begin with "=" go on, and what has cases stays as it is."""
+    environment = _ENVIRONMENT.fullmatch(text)
+    if environment is None:
+        return text
+    body = re.sub(r"&\s*(?=[=<>]|\\[lg]e(?![a-zA-Z]))", "", environment[3])
+    if "&" in body:
+        return text
+    lines = [line.strip().rstrip(",;") for line in body.split(r"\\") if line.strip()]
+    return re.sub(r", =", " =", ", ".join(lines))
 
 
 def compact(text: str) -> str:
@@ -211,7 +295,7 @@ def _plain_text(match: re.Match[str]) -> str:
 
     After a number a unit of one letter is spelt out, because it would be read as a factor.
     """
-    content = match[1]
+    content = match[1].replace("~", " ")
     before = match.string[: match.start()].rstrip()
     if before.endswith((*"0123456789)}", "/")) and content.strip() in _UNIT_LETTERS:
         return f" {_UNIT_LETTERS[content.strip()]} "

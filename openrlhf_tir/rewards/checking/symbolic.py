@@ -21,15 +21,28 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
-from .answer_form import Chain, Form, Listed, Literal, Matrix, Scalar, Several, Union, Words, canonical_words, read
+from .answer_form import (
+    Chain,
+    Congruence,
+    Form,
+    Listed,
+    Literal,
+    Matrix,
+    Scalar,
+    Several,
+    Union,
+    Words,
+    canonical_words,
+    read,
+)
 from .numerals import number
-from .spelling import compact, spelt
+from .spelling import compact, spelt, without_grouping
 
 DIGITS = 60
-"""Digits to which constants are compared first. Equal ones are compared to four times as many."""
+"""Digits to which constants are compared first. Equal ones are compared to many more, see `_reach`."""
 POINTS = ("7/5", "-13/11", "31/7", "-37/100", "29/10", "5/13", "-41/9")
 """Values that are substituted for a variable. Two expressions that agree wherever both are real are equal."""
 MIN_POINTS = 3
@@ -37,7 +50,11 @@ MIN_POINTS = 3
 MAX_SCALAR_CHARS = 600
 """Characters of the longest expression that is read."""
 MAX_POWER = 100_000
-"""A power with a larger exponent, or a factorial of a larger number, is not computed: only the same text is equal."""
+"""A power with a larger exponent or with more digits, or a factorial or binomial coefficient of a larger number, is not
+computed: only the same text is equal."""
+MAX_REACH = 2_000
+"""Digits of the numbers and powers in two expressions that are compared by their values. With more, they could differ
+behind all digits that are computed, and count as different."""
 MAX_RATIO = 8
 """Terms of the longest ratio that is compared."""
 
@@ -48,8 +65,19 @@ _SECONDS = re.compile(r"\s*\d{1,2}\s*:\s*[0-5]\d\s*:\s*[0-5]\d\b.*")
 _CLOCK = re.compile(r"(?:^|:)\s*0\d")
 """A term with a leading zero, 1:30:00, which a clock shows and no ratio has."""
 _CHOICE_OF = re.compile(r"\(?(?P<letter>[A-J])(?:\)|[.:])\s+(?P<content>\S.*)", re.DOTALL)
+_CHOICES = "abcdefghij"
+_OTHER_CHOICE = re.compile(r"(?:or|and)\b|[,;&/]|(?:[A-J]\b\W*(?:(?:or|and)\b\W*)?)+$|.*\([A-J]\)", re.DOTALL)
+_COMMAS = re.compile(r"\d+(?:,\d+)+")
+_INDIAN = re.compile(r"\d{1,2}(?:,\d{2})+,\d{3}")
+"""A numeral with the separators of lakh and crore."""
+_DATE = re.compile(r"\d{4}\s*([-/])\s*\d{1,2}\s*\1\s*\d{1,2}|\d{1,2}\s*/\s*\d{1,2}\s*/\s*\d{4}")
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
+_UNREAD = re.compile(
+    r"""['"$]|\\(?:angle|measuredangle|triangle)(?![a-zA-Z])|\d[eE][+-]?\d|\b0[xXbBoO]\d|\\gamma\s*\(|\\Gamma\W*\d{6}"""
+)
+"""Marks that the grammar ignores, names of points that it multiplies, 1e9x, and a gamma function of a large number,
+which it computes."""
 _PRIMES = re.compile(r"[a-zA-Z)}]'+|\^\s*\{?\s*(?:T\b|\*|\\(?:top|intercal|dagger|prime|ast)(?![a-zA-Z]))")
 """Derivatives, transposes and similar marks, which the grammar ignores."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\})\s*\^\\circ")
@@ -102,9 +130,23 @@ def equal(answer: str, gold: str) -> bool:
     try:
         answer = spelt(answer)
         gold = spelt(gold)
-        return _equal_choices(answer, gold) or _equal_forms(_form(answer), _form(gold))
+        if bool(_COMMAS.fullmatch(answer)) != bool(_COMMAS.fullmatch(gold)):
+            readings = [(x, y) for x in _readings(answer) for y in _readings(gold)]
+        else:
+            readings = [(_readings(answer)[0], _readings(gold)[0])]
+        return _equal_choices(answer, gold) or any(_equal_forms(x, y) for x, y in readings)
     except Exception:  # sympy raises all kinds of exceptions for meaningless expressions; bad answers are data
         return False
+
+
+def _readings(text: str) -> list[Form]:
+    """Return the form of a text, and the other one of digits with commas, which are a numeral or a list: 1,234."""
+    if not _COMMAS.fullmatch(text):
+        return [_form(without_grouping(text))]
+    if number(text):
+        items = text.split(",")
+        return [_form(text), *([] if any(item[:1] == "0" for item in items) else [_form(", ".join(items))])]
+    return [_form(text), *([_form(text.replace(",", ""))] if _INDIAN.fullmatch(text) else [])]
 
 
 def _equal_choices(answer: str, gold: str) -> bool:
@@ -113,6 +155,8 @@ def _equal_choices(answer: str, gold: str) -> bool:
     if (labelled[0] is None) == (labelled[1] is None):
         return False
     [choice] = [match for match in labelled if match is not None]
+    if _OTHER_CHOICE.match(choice["content"]):
+        return False
     other = _form(answer if labelled[0] is None else gold)
     return any(_equal_forms(_form(part), other) for part in (choice["letter"], choice["content"]))
 
@@ -136,16 +180,21 @@ def _equal_forms(a: Form, b: Form) -> bool:
         case (Words(x), Words(y)):
             return canonical_words(x) == canonical_words(y)
         case (Words(x), Scalar(y)) | (Scalar(y), Words(x)):
-            return canonical_words(x) == canonical_words(y)
+            same_case = len(x) > 1 or x == y or x.casefold() in _CHOICES
+            return same_case and canonical_words(x) == canonical_words(y)
         case (Scalar(), Scalar()):
             return _equal_scalars(a, b)
+        case (Congruence(), Congruence()):
+            return a.modulus == b.modulus and _equal_forms(a.left, b.left) and _congruent(a.right, b.right, a.modulus)
         case (Matrix(x), Matrix(y)):
             return len(x) == len(y) and all(_in_order(r, s) for r, s in zip(x, y, strict=True))
         case (Several(x), Several(y)) if not (_is_relational(a) or _is_relational(b)):
+            if {a.joint, b.joint} == {"and", "or"} and not all(map(_is_value, x)):
+                return False
             # "x = 1, y = 2" has an order, "x = 1, x = 2" are two solutions
             names = sorted(len(_names(side)) for side in (a, b) if isinstance(side, Several))
             if names[0] == 0 and names[1] > 1:
-                return _in_order(x, y)
+                return _in_order(_by_name(a), _by_name(b))
             return _in_any_order(x, y)
     if isinstance(a, Chain) and not isinstance(b, Chain) and (unnamed := _value_of(a)) is not None:
         return _equal_forms(unnamed, b)
@@ -153,8 +202,8 @@ def _equal_forms(a: Form, b: Form) -> bool:
         return _equal_forms(a, unnamed)
     if isinstance(a, Listed) and isinstance(b, Listed) and (a.opening, a.closing) == (b.opening, b.closing):
         if _is_set(a):
-            return _in_any_order(_distinct(a.items), _distinct(b.items))
-        return _in_order(a.items, b.items)
+            return _can_be_paired(_distinct(a.items), _distinct(b.items), _equal_items)
+        return len(a.items) == len(b.items) and all(map(_equal_items, a.items, b.items))
     if isinstance(a, Listed) and (verdict := _equal_listed(a, b)) is not None:
         return verdict
     if isinstance(b, Listed) and (verdict := _equal_listed(b, a)) is not None:
@@ -170,7 +219,9 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
         if isinstance(other, Several) and not _is_relational(other):
             return _in_any_order(_distinct(listed.items), _distinct(_values(other)))
         if isinstance(other, Scalar) and len(listed.items) == 1 and other.text != r"\emptyset":
-            return _equal_forms(listed.items[0], other)
+            return _equal_items(listed.items[0], other)
+        if isinstance(other, Listed) and len(listed.items) == 1 and isinstance(listed.items[0], Listed):
+            return other.opening == "(" and _equal_items(listed.items[0], other)  # {(1, 2)}, one solution
         return None
     if listed.opening + listed.closing == "[]" and isinstance(other, Matrix):
         # as Python writes a matrix
@@ -180,9 +231,9 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
     if listed.opening + listed.closing != "()":
         return None
     if isinstance(other, Several) and other.joint == "and" and len(_names(other)) == len(other.items):
-        return _in_order(listed.items, _values(other))
+        return _in_order(listed.items, _by_name(other))
     if isinstance(other, Several) and other.joint == ",":
-        return _in_order(listed.items, other.items)
+        return _in_order(listed.items, _by_name(other))
     if isinstance(other, Matrix) and len(other.rows[0]) == 1:
         return _in_order(listed.items, tuple(row[0] for row in other.rows))
     if isinstance(other, Matrix) and len(other.rows) == 1:
@@ -196,10 +247,11 @@ def _expanded(form: Form) -> Form:
         signs = [re.sub(r"\\[pm][mp](?![a-zA-Z])\s*", sign, form.text).strip() for sign in "+-"]
         items = tuple(Scalar(sign.removeprefix("+"), form.unit, form.percent) for sign in signs)
         return Several(items, ",")
-    if isinstance(form, Chain) and form.relations == ("=",) and _is_name(form.terms[0]):
+    if isinstance(form, Chain) and form.relations in (("=",), ("!=",)) and _is_name(form.terms[0]):
         right = _expanded(form.terms[1])
         if isinstance(right, Several):
-            return Several(tuple(Chain((form.terms[0], item), ("=",)) for item in right.items), ",")
+            joint = "," if form.relations == ("=",) else "and"
+            return Several(tuple(Chain((form.terms[0], item), form.relations) for item in right.items), joint)
     return form
 
 
@@ -209,10 +261,18 @@ def _value_of(chain: Chain) -> Form | None:
         first, *others = chain.terms  # 5/2 = 2.5
         return first if all(_equal_forms(first, term) for term in others) else None
     if not _is_name(chain.terms[0]):
-        return None
+        is_reversed = chain.relations == ("=",) and _is_name(chain.terms[1])  # 5 = x
+        return chain.terms[0] if is_reversed else None
     if chain.relations == ("in",):
         return chain.terms[1]
-    return chain.terms[-1] if set(chain.relations) == {"="} else None
+    constants = [term for term in chain.terms[1:] if _is_constant(term)]
+    is_consistent = all(_equal_forms(constants[-1], term) for term in constants[:-1])  # x = 5 = 6 says nothing
+    return chain.terms[-1] if set(chain.relations) == {"="} and is_consistent else None
+
+
+def _is_value(form: Form) -> bool:
+    """Return True for a solution, which "and" joins to others as well as "or"."""
+    return isinstance(form, Chain | Listed | Matrix) or _is_constant(form)
 
 
 def _is_constant(form: Form) -> bool:
@@ -221,6 +281,19 @@ def _is_constant(form: Form) -> bool:
 
 def _values(form: Several) -> tuple[Form, ...]:
     return tuple(value if isinstance(i, Chain) and (value := _value_of(i)) is not None else i for i in form.items)
+
+
+def _by_name(form: Several) -> tuple[Form, ...]:
+    """Return the values of items. If their names follow each other, as in y = 2, x = 1, in the names' order."""
+    names = [_name_of(item) for item in form.items]
+    values = _values(form)
+    if any(len(name) != 1 for name in names) or any(ord(y) - ord(x) != 1 for x, y in pairwise(sorted(names))):
+        return values
+    return tuple(value for _, value in sorted(zip(names, values, strict=True), key=lambda pair: pair[0]))
+
+
+def _name_of(item: Form) -> str:
+    return item.terms[0].text if isinstance(item, Chain) and isinstance(item.terms[0], Scalar) else ""
 
 
 def _names(form: Several) -> set[str]:
@@ -269,10 +342,26 @@ def _can_be_paired(a: Sequence[Any], b: Sequence[Any], same: Callable[[Any, Any]
     return not unmatched
 
 
+def _equal_items(a: Form, b: Form) -> bool:
+    """Compare members of sets and tuples: {1} is no member of {1, 2}."""
+    sets = [isinstance(form, Listed) and _is_set(form) for form in (a, b)]
+    return sets[0] == sets[1] and _equal_forms(a, b)
+
+
+def _congruent(a: Form, b: Form, modulus: str) -> bool:
+    """Return True for residues, or lists of residues, that are equal modulo a number."""
+    if isinstance(a, Several) and isinstance(b, Several):
+        return _can_be_paired(a.items, b.items, lambda x, y: _congruent(x, y, modulus))
+    residues = [number(form.text) if isinstance(form, Scalar) else None for form in (a, b)]
+    if residues[0] and residues[1] and modulus.isdecimal() and int(modulus):
+        return (residues[0].value - residues[1].value) % int(modulus) == 0
+    return _equal_forms(a, b)
+
+
 def _distinct(items: Sequence[Form]) -> tuple[Form, ...]:
     distinct_items: list[Form] = []
     for item in items:
-        if not any(_equal_forms(item, other) for other in distinct_items):
+        if not any(_equal_items(item, other) for other in distinct_items):
             distinct_items.append(item)
     return tuple(distinct_items)
 
@@ -291,7 +380,9 @@ def _equal_scalars(a: Scalar, b: Scalar) -> bool:
     if any(len(terms) > 2 for terms in ratios):
         return _equal_ratios(*ratios)
     if _time_of_day(a.text) or _time_of_day(b.text):
-        return False
+        times = [_minutes(side.text) for side in (a, b)]
+        same_text = compact(a.text).lstrip("0") == compact(b.text).lstrip("0")
+        return same_text or (times[0] is not None and times[0] == times[1])
     x = _expression(a.text)
     y = _expression(b.text)
     if x is None or y is None:
@@ -323,6 +414,15 @@ def _time_of_day(text: str) -> bool:
     return bool(re.search(r"\d\s*:\s*[0-5]\d(?!\d)", text))
 
 
+def _minutes(text: str) -> int | None:
+    """Return the minutes since midnight; None for a time whose half of the day is open, as in 7:30."""
+    clock = re.fullmatch(r"(\d{1,2})\s*:\s*(\d\d)(?: ([ap])m)?", text)
+    if clock is None or (clock[3] is None and clock[1][0] != "0" and int(clock[1]) <= 12):
+        return None
+    hour = int(clock[1]) if clock[3] is None else int(clock[1]) % 12 + 12 * (clock[3] == "p")
+    return 60 * hour + int(clock[2])
+
+
 @lru_cache(maxsize=512)
 def _expression(text: str) -> Any | None:
     """Return the sympy expression of a spelt text; None if it was not understood to its end."""
@@ -340,8 +440,10 @@ def _expression(text: str) -> Any | None:
         or len(text) > MAX_SCALAR_CHARS
         or _SPACED_DIGITS.search(text)
         or _SLASHED_PRODUCT.search(text)
-        or _WORD.search(text)
+        or _WORD.search(text.replace("{vmatrix}", ""))
         or _PRIMES.search(text)
+        or _UNREAD.search(text)
+        or _DATE.fullmatch(text)
     ):
         return None
     text = _DEGREES.sub(r"(\\frac{\1 \\cdot \\pi}{180})", text)
@@ -355,10 +457,8 @@ def _parsed(text: str) -> Any | None:
     from latex2sympy2_extended import latex2sympy2
     from sympy import Expr
 
-    letters = re.sub(r"\\[a-zA-Z]+", "", text)
-    both_cases = any(c.islower() and c.upper() in letters for c in letters)
-    config = latex2sympy2.ConversionConfig(lowercase_symbols=not both_cases)
-    library = latex2sympy2._Latex2Sympy(config=config)
+    config = latex2sympy2.ConversionConfig(lowercase_symbols=False)
+    library = _reader()(config=config, convert_degrees=True)
     original_create_parser = library.create_parser
     parsers: list[Any] = []
 
@@ -376,6 +476,41 @@ def _parsed(text: str) -> Any | None:
         return None
     read_to_end = parsers and parsers[0].getCurrentToken().type == -1
     return expression if read_to_end and isinstance(expression, Expr) else None
+
+
+@cache
+def _reader() -> Any:
+    """Return the library's reader with products, roots and binomial coefficients as mathematicians read them."""
+    import sympy
+    from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
+
+    class Reader(_Latex2Sympy):
+        def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
+            """Read 4(3) as a product, which is a mixed number for the library."""
+            if i + 1 == len(arr):
+                return super().convert_postfix_list(arr, i)
+            left, right = (factor.getText() for factor in arr[i : i + 2])
+            if re.match(r"\{\d", right) or (left.isdecimal() and re.match(r"\\frac\{\d+\}\{\d+\}", right)):
+                raise ValueError("digits side by side, or a mixed number within an expression")
+            factor = self.convert_postfix(arr[i])
+            if not isinstance(factor, sympy.Expr):
+                return super().convert_postfix_list(arr, i)
+            return self.mul_flat(factor, self.convert_postfix_list(arr, i + 1))
+
+        def convert_func(self, func: Any) -> Any:
+            """Read an odd root of a negative number as the real one."""
+            degree = self.convert_expr(func.root) if func.FUNC_SQRT() and func.root else None
+            if degree is None or not degree.is_odd:
+                return super().convert_func(func)
+            base = self.convert_expr(func.base)
+            if base.is_nonnegative:
+                return sympy.Pow(base, 1 / degree, evaluate=False)
+            return sympy.sign(base) * sympy.Pow(abs(base), 1 / degree, evaluate=False)
+
+        def convert_binom(self, binom: Any) -> Any:
+            return sympy.binomial(self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False)
+
+    return Reader
 
 
 def _signs(text: str) -> Counter[str]:
@@ -398,23 +533,46 @@ def _evaluated(expression: Any) -> Any | None:
     expression = expression.xreplace(applied)
     if expression.has(sympy.nan, sympy.zoo):
         return None
-    return expression.xreplace({s: sympy.Symbol(s.name) for s in expression.free_symbols})
+    names = {s.name for s in expression.free_symbols}
+    constant = {"C": "c"} if "c" not in names else {}  # of integration, in either case
+    return expression.xreplace({s: sympy.Symbol(constant.get(s.name, s.name)) for s in expression.free_symbols})
 
 
 def _is_too_big(expression: Any) -> bool:
     """Return True if evaluating an expression would take a number of millions of digits."""
     import sympy
 
-    for power in expression.atoms(sympy.Pow):
-        base, exponent = power.args
-        if base.is_number and exponent.is_number and not base.is_Symbol:
-            size = abs(exponent.evalf(10))
-            if size.is_comparable and size > MAX_POWER and exponent.is_integer:
+    for part in sympy.postorder_traversal(expression):  # exponents before their powers, so that each is small
+        if not part.is_number:
+            continue
+        if isinstance(part, sympy.Pow) and part.exp.is_integer:
+            size = abs(part.exp.evalf(10))
+            if size > MAX_POWER or size * sympy.log(abs(part.base) + 2, 10).evalf(10) > MAX_POWER:
                 return True
-    return any(
-        f.args[0].is_number and f.args[0].evalf(10).is_comparable and f.args[0].evalf(10) > MAX_POWER
-        for f in expression.atoms(sympy.factorial)
-    )
+        if isinstance(part, sympy.factorial | sympy.gamma) and part.args[0].evalf(10) > MAX_POWER:
+            return True
+        if (
+            isinstance(part, sympy.binomial)
+            and min(part.args[1].evalf(10), (part.args[0] - part.args[1]).evalf(10)) > MAX_POWER // 10
+        ):
+            return True
+    return False
+
+
+def _reach(*expressions: Any) -> int:
+    """Return the digits of all numbers and powers in expressions: the further, the later equal beginnings may end."""
+    import sympy
+
+    digits = 0.0
+    for expression in expressions:
+        for rational in expression.atoms(sympy.Rational):
+            digits += (abs(rational.p).bit_length() + rational.q.bit_length()) * 0.3
+        for power in expression.atoms(sympy.Pow, sympy.exp):
+            base, exponent = power.as_base_exp()
+            if exponent.is_number:
+                size = sympy.log(abs(base.evalf(10)), 10).evalf(10) if base.is_number else 1
+                digits += abs(float(abs(exponent.evalf(10)) * size))
+    return int(digits)
 
 
 def same_value(a: Any, b: Any) -> bool:
@@ -428,30 +586,36 @@ def same_value(a: Any, b: Any) -> bool:
     if a.is_infinite or b.is_infinite:
         return False
     symbols = sorted(a.free_symbols | b.free_symbols, key=str)
+    reach = _reach(a, b)
+    if reach > MAX_REACH:
+        return False
     if not symbols:
-        return _same_constant(a, b)
+        return _same_constant(a, b, 4 * (DIGITS + reach))
+    digits = DIGITS // 2 + 2 * reach
     agreed = 0
     agreed_complex = 0
+    is_complex_equal = True
     for shift in range(len(POINTS)):
         point = {s: sympy.Rational(POINTS[(shift + 3 * i) % len(POINTS)]) + i for i, s in enumerate(symbols)}
-        x, y = (_numeric(e.subs(point), DIGITS // 2) for e in (a, b))
+        x, y = (_numeric(e.subs(point), digits) for e in (a, b))
         if x is None or y is None:
             continue
         is_real = x.is_real and y.is_real
-        if not _close(x, y, DIGITS // 3):
+        if not _close(x, y, digits - DIGITS // 6):
             if is_real or a.has(sympy.I) or b.has(sympy.I):
                 return False
+            is_complex_equal = False
             continue
         agreed += bool(is_real)
         agreed_complex += 1
-    return agreed >= MIN_POINTS or (agreed_complex >= MIN_POINTS and (a.has(sympy.I) or b.has(sympy.I)))
+    return agreed >= MIN_POINTS or (agreed_complex >= MIN_POINTS and is_complex_equal)
 
 
-def _same_constant(a: Any, b: Any) -> bool:
+def _same_constant(a: Any, b: Any, most_digits: int) -> bool:
     if a.is_zero or b.is_zero:
         other = b if a.is_zero else a
         return bool(other.is_zero or (other.is_zero is None and other.equals(0)))
-    for digits in (DIGITS, 4 * DIGITS):
+    for digits in (DIGITS, most_digits):
         x = _numeric(a, digits)
         y = _numeric(b, digits)
         if x is None or y is None or not _close(x, y, digits - 12):
@@ -461,7 +625,7 @@ def _same_constant(a: Any, b: Any) -> bool:
 
 def _numeric(expression: Any, digits: int) -> Any | None:
     """Return the value of an expression to some digits; None if it has none or is infinite."""
-    value = expression.evalf(digits)
+    value = expression.evalf(digits, maxn=2 * digits)
     return value if value.is_number and value.is_finite and (value.is_comparable or value.as_real_imag()) else None
 
 
@@ -570,6 +734,8 @@ def _set_of(form: Form) -> tuple[str, Any] | None:
             last = _expression(end)
             if first is None or last is None or not (first.is_extended_real and last.is_extended_real):
                 return None
+            if not (first < last or (first == last and opening + closing == "[]")):
+                return None  # a point such as (3, 1)
             return "", sympy.Interval(first, last, opening == "(", closing == ")")
         case Literal(text) | Scalar(text) if text.strip() in _NUMBER_SETS:
             return "", getattr(sympy.S, _NUMBER_SETS[text.strip()])
@@ -579,6 +745,10 @@ def _set_of(form: Form) -> tuple[str, Any] | None:
             return _folded(
                 [_set_of(i) for i in items], ["union" if word == "or" else "intersection"] * (len(items) - 1)
             )
+        case Several((Chain((name, *_), ("!=",)), *_) as items, ","):
+            # x != 1, x != 2 and x != 1, 2
+            excluded = [_set_of(i if isinstance(i, Chain) else Chain((name, i), ("!=",))) for i in items]
+            return _folded(excluded, ["intersection"] * (len(items) - 1))
         case Several(items, ",") if all(isinstance(i, Listed) for i in items):
             return _folded([_set_of(i) for i in items], ["union"] * (len(items) - 1))
         case Chain():
