@@ -4,7 +4,8 @@
     |- ConfigError            what the user wrote cannot work; raised before anything heavy is loaded
     |- ColdStartError         the toy base model missed its gates; says by how much
     |- DataError              a row or column of the data is unusable; names file and line
-    |- InfraError             a machine, server or process failed; never the model's fault, never a reward
+    |- InfraError             a machine, server, process or user code failed (MethodError); never the model's fault,
+    |  |                      never a reward
     |  |- EnvError            an environment server failed for good (after retries)
     |  |  |- EnvLost          no server is up, or the one that held the session is down or has forgotten it: all its
     |  |  |                   sessions are hit
@@ -29,7 +30,8 @@
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |  |  |- WeightsMisloaded  the model does not hold what was sent; the engine stands still, a full push may mend it
     |  |  |- DeltaRefused     a node cannot continue from the push before; the engine is as it was, a full push mends it
-    |  |- MethodError          a function of the method failed on one sample or group; the whole group is failed
+    |  |- MethodError          user code, or a function of ours in its place, failed on one sample or group; the whole
+    |  |  |                    group is failed
     |  |  |- RewardError       a reward raised, or returned no number
     |  |  |- FilterError       a filter raised, or returned no verdict
     |  |  |- TurnError         a turn protocol raised, or answered with something else than a turn
@@ -150,7 +152,9 @@ class DataError(TirError):
 
 
 class InfraError(TirError):
-    """Infrastructure failed. `reason` is the short name that is counted: `env_error`, `timeout`, ...
+    """Infrastructure failed, or user code on one sample or group (`MethodError`). The model is not at fault.
+
+    `reason` is the short name that is counted: `env_error`, `timeout`, ...
 
     Attributes:
         out_of_time: True if a call was ended because it had used up its time, or was not over in time. It travels
@@ -273,8 +277,9 @@ class DeltaRefused(WeightsUnverified):
 
 
 class MethodError(InfraError):
-    """A function of the method failed, which fails the whole group in training. `str(e)` names file, line and what was
-    expected.
+    """A reward, filter, protocol, agent file or environment class failed, which fails the whole group in training.
+
+    `str(e)` names file, line and what was expected.
 
     Attributes:
         user_traceback: The traceback of the user's own code, from its first frame on; empty where nothing was raised.
@@ -310,10 +315,11 @@ class EnvironmentCodeError(MethodError):
 SUSPENDED = "suspended"
 """Why a group failed that ran while its process was suspended, and lost trajectories or calls to deadlines that went on
 meanwhile. It is issued again, at no cost in attempts."""
-METHOD_REASONS = frozenset(
+USER_CODE_REASONS = frozenset(
     {RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason, EnvironmentCodeError.reason}
 )
-"""Reasons of failure that lie in the method's own code: another try would end the same way, and the user must know."""
+"""Reasons of `MethodError`s. The fault lies in a reward, filter, protocol, agent file or environment class: another try
+would end the same way, and the user must know."""
 
 
 class CheckpointFailed(InfraError, OSError):

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 from ..config import Config
-from ..errors import METHOD_REASONS, Diverged, MethodBroken, StallError, TaskRefused, Unproductive
+from ..errors import USER_CODE_REASONS, Diverged, MethodBroken, StallError, TaskRefused, Unproductive
 from ..ports import Rollout
 from ..types import BatchItem, Group, GroupMeta, GroupState, StepReport
 
@@ -73,7 +73,7 @@ class Health:
             if meta is not None:
                 self._example = reason, meta, payload
         # Faults of user code have a count and an error of their own (method_errors.py).
-        if end == GroupState.FAILED and failed not in METHOD_REASONS:
+        if end == GroupState.FAILED and failed not in USER_CODE_REASONS:
             self.failed_in_a_row += 1
         elif failed is None:
             self.failed_in_a_row = 0

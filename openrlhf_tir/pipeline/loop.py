@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..errors import METHOD_REASONS, InfraError, Stopped
+from ..errors import USER_CODE_REASONS, InfraError, Stopped
 from ..learner.minibatches import train_batch
 from ..ports import Learner, Prompts, Publisher, Rollout
 from ..types import BatchItem, GroupMeta, Task
@@ -179,7 +179,7 @@ class Pipeline:
         if failure is None and meta is not None:
             now = asyncio.get_running_loop().time()
             self.scheduler.group_evaluated(group, meta, now, self.rollout.engine_stats())
-        elif failure not in METHOD_REASONS:
+        elif failure not in USER_CODE_REASONS:
             # What is down needs time to come back. The group keeps its slot meanwhile.
             await asyncio.sleep(backoff_s(group.retries))
         del self.rollouts[group.sequence_number]

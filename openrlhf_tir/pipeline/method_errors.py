@@ -13,7 +13,7 @@ group fails: otherwise the bug would choose which samples are trained.
 
 from __future__ import annotations
 
-from ..errors import METHOD_REASONS, MethodBroken
+from ..errors import USER_CODE_REASONS, MethodBroken
 from ..types import GroupMeta
 
 MAX_PROMPTS_IN_A_ROW = 3
@@ -37,7 +37,7 @@ class MethodErrors:
         """
         if meta is None:
             return
-        if meta.failed not in METHOD_REASONS:
+        if meta.failed not in USER_CODE_REASONS:
             if meta.failed is None:
                 self._prompts.clear()
             return

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from ..errors import METHOD_REASONS
+from ..errors import USER_CODE_REASONS
 from ..rewards.checking.answer_text import model_text
 from ..types import CORRECT_ABOVE, Group, GroupMeta, Trajectory, Verdict
 
@@ -40,7 +40,7 @@ def failure_of(group: Group, min_valid: int, *, user_code_fails_group: bool = Tr
     """
     faults = Counter(trajectory.failed for trajectory in group.trajectories if trajectory.failed)
     if user_code_fails_group:
-        method_faults = Counter({reason: count for reason, count in faults.items() if reason in METHOD_REASONS})
+        method_faults = Counter({reason: count for reason, count in faults.items() if reason in USER_CODE_REASONS})
         if method_faults:
             return method_faults.most_common(1)[0][0]
     if len(group.valid) >= min_valid:

@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..errors import (
-    METHOD_REASONS,
+    USER_CODE_REASONS,
     EngineError,
     EngineGone,
     EnvLost,
@@ -50,7 +50,7 @@ GIVEN_UP = frozenset({DEADLINE, EARLY_STOP})
 ENGINE_FAULTS = frozenset({EngineError.reason, EngineGone.reason, WeightsUnverified.reason, "aborted"})
 """Reasons of failure of the engine, which all trajectories of a group share: one of them ends the group."""
 
-OWN_FAULTS = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason, TaskRefused.reason}
+OWN_FAULTS = USER_CODE_REASONS | {TokenDrift.reason, RequestRefused.reason, TaskRefused.reason}
 """Reasons of failure that lie in the content of the trajectory or of its row. However many fail for them, nothing was
 shared."""
 

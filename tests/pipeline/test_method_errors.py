@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir.errors import METHOD_REASONS, MethodBroken
+from openrlhf_tir.errors import USER_CODE_REASONS, MethodBroken
 from tests.pipeline.fakes import FakeLearner, FakeRollout, group_of, pipeline, what_stops
 from tests.pipeline.fakes import run as run_virtual
 
@@ -31,7 +31,7 @@ class BrokenFor(FakeRollout):
         return meta, group
 
 
-@pytest.mark.parametrize("reason", sorted(METHOD_REASONS))
+@pytest.mark.parametrize("reason", sorted(USER_CODE_REASONS))
 def test_the_first_group_that_user_code_fails_before_the_first_update_ends_the_run(tmp_path, reason):
     rollout = BrokenFor(lambda prompt: prompt == 1, reason, since=0)
     p = pipeline(tmp_path, rollout=rollout)

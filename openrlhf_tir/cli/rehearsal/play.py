@@ -25,7 +25,7 @@ from ...config.secrets import ENV_TOKEN
 from ...config.sections.reward import REMOTE
 from ...data.hub import is_cached
 from ...engines.codec import HfCodec
-from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
+from ...errors import USER_CODE_REASONS, ConfigError, InfraError, MethodError, TirError
 from ...filters import UserFilter
 from ...filters.samples import SAMPLE_FILTER, SampleFilter
 from ...rewards.limits import RewardLimits
@@ -262,7 +262,7 @@ class _Rehearsal:
         for trajectory in group.trajectories:
             if trajectory.failed and trajectory.failed != NotScored.reason:
                 during = scripts[trajectory.index].title + row_note
-                method_failed = trajectory.failed in METHOD_REASONS
+                method_failed = trajectory.failed in USER_CODE_REASONS
                 in_user_code = method_failed or self._has_own_server(task)
                 # The log still has the crash when a reward or filter fails later: that has a line of its own.
                 why = trajectory.why if method_failed else self._crash(task) or trajectory.why

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...config import Config
 from ...config.environments import without_calls
-from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError, TaskRefused
+from ...errors import USER_CODE_REASONS, EngineGone, EvaluationFailed, InfraError, TaskRefused
 from ...evaluation.scores.pass_at_k import ks_of, pass_at_k, pass_hat_k
 from ...pipeline.evaluation import attempt
 from ...pipeline.group_metrics import reward_parts
@@ -200,7 +200,7 @@ def summarise(
         for end in ended
         if isinstance(end, GroupMeta)
         for reason, message in end.why.items()
-        if reason in METHOD_REASONS or reason == TaskRefused.reason
+        if reason in USER_CODE_REASONS or reason == TaskRefused.reason
     )
     error = next(errors, None)
     remedy = f"More samples would meet it again: {error}" if error else SEE_LOGS

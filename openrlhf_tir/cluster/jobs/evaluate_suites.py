@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config import Config
 from ...config.environments import without_calls
-from ...errors import METHOD_REASONS, EvaluationFailed, InfraError
+from ...errors import USER_CODE_REASONS, EvaluationFailed, InfraError
 from ...evaluation.items import Item, item_of
 from ...evaluation.plan import Plan, PlannedSet, check_whole, digest_of
 from ...evaluation.scores.figures import figures
@@ -183,7 +183,7 @@ async def _group(pool: EnginePool, index: int, task: Task, mode: EvalMode) -> tu
     if isinstance(end, str):
         return end, ""
     meta, payload = end
-    method_error = next((message for reason, message in meta.why.items() if reason in METHOD_REASONS), "")
+    method_error = next((message for reason, message in meta.why.items() if reason in USER_CODE_REASONS), "")
     try:
         (group,) = await pool.fetch([payload])
     except InfraError as error:

@@ -32,7 +32,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...config import Config
-from ...errors import METHOD_REASONS, SUSPENDED, ConservationError, PipelineError, TaskRefused
+from ...errors import SUSPENDED, USER_CODE_REASONS, ConservationError, PipelineError, TaskRefused
 from ...ports import Prompts
 from ...types import BatchItem, GroupKey, GroupMeta, GroupState, PromptOutcome, StepReport, Task
 from ..ledger.ledger import Ledger
@@ -352,7 +352,7 @@ class RolloutScheduler:
             return True
         if failure == TaskRefused.reason:
             return group.retries < min(1, self.max_reissues)
-        return failure not in METHOD_REASONS and group.retries < self.max_reissues
+        return failure not in USER_CODE_REASONS and group.retries < self.max_reissues
 
     def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
         """Return True if every group that was dispatched before this one has finished for good."""
