@@ -103,6 +103,10 @@ class SandboxError(Exception):
     """Raised when the sandbox itself failed, so that nothing is known about the code."""
 
 
+class NoCore(SandboxError):
+    """Raised when code missed its time limit while the machine had no core for it (`isolation.core_wait`)."""
+
+
 class Sandbox(ABC):
     """Runs snippets.
 

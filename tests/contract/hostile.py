@@ -27,6 +27,11 @@ class Attack:
     """Its time limit ends it: a server with a short one proves the same at less cost."""
 
 
+def had_no_core(reply: Reply) -> bool:
+    """Whether it was stopped at its time limit while the machine was too busy to blame it."""
+    return reply["signals"].get("error", "").startswith("NoCore")
+
+
 def refused(name: str, body: str) -> Attack:
     code = f"try:\n{indent(body, '    ')}\nexcept BaseException as e:\n    print('refused', type(e).__name__)\nelse:\n    print('ESCAPED')\n"
     return Attack(name, code, lambda r: r["outcome"] == "ok" and r["observation"].startswith("refused"))
@@ -42,7 +47,10 @@ def ends(name: str, code: str, *error_types: str | None, until_stopped: bool = F
     return Attack(
         name,
         code,
-        lambda r: r["outcome"] in ("ok", "model_error") and r["signals"]["error_type"] in error_types,
+        lambda r: (
+            (r["outcome"] in ("ok", "model_error") and r["signals"]["error_type"] in error_types)
+            or ("time_limit" in error_types and had_no_core(r))
+        ),
         until_stopped=until_stopped or error_types == ("time_limit",),
     )
 

@@ -14,7 +14,7 @@ import pytest
 
 from env_servers.python_tir.isolation.tree import descendants
 
-from .env_process import Http, env_server
+from .env_process import Http, env_server, is_late
 from .hostile import ATTACKS, Attack, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
@@ -41,11 +41,6 @@ async def run_side_by_side(http: Http, attacks: list[Attack]) -> list[Reply]:
     _, text, _ = await http.send("POST", "/step_batch", json=body)
     replies = {reply["session_id"]: reply for reply in map(json.loads, text.splitlines())}
     return [replies[session] for session in sessions]
-
-
-def is_late(reply: Reply) -> bool:
-    """Whether it ran into its time limit, which on a machine that stalls says nothing of it."""
-    return reply["signals"].get("error_type") == "time_limit"
 
 
 async def run_in_time(http: Http, attacks: list[Attack]) -> list[Reply]:

@@ -12,11 +12,12 @@ import time
 from collections import deque
 from contextlib import suppress
 
+from ..sandbox import NoCore
 from .tree import descendants
 
-STARVED = 0.5
-"""Share of its time limit for which a program must have waited for a core, and less of which it must have computed."""
-LEAST_WAIT_S = 1.0
+LEAST_SHARE = 0.25
+"""Share of its time limit for which a program must have computed, or else not have waited for a core in the rest."""
+LEAST_WAIT_S = 1.5
 """Seconds for which it must have waited at least: of a shorter limit too little is seen."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -49,18 +50,20 @@ class CoreWait:
         while self._looks[0][0] <= now - self._limit_s:
             self._looks.popleft()
 
-    @property
-    def fault(self) -> str | None:
-        """Why the machine is to blame if the time limit has passed; None if the program is."""
+    def check(self) -> None:
+        """Judge a program whose time limit has passed.
+
+        Raises:
+            NoCore: The machine is to blame.
+        """
         waited_s = sum(waited for _, waited, _ in self._looks)
         computed_s = sum(computed for _, _, computed in self._looks)
-        least_s = STARVED * self._limit_s
-        if waited_s < max(LEAST_WAIT_S, least_s) or computed_s >= least_s:
-            return None
-        return (
-            f"the machine had no core for the code in {waited_s:.1f} of its {self._limit_s:g} s. Give the server more"
-            " cores, or fewer --workers"
-        )
+        waited_most = waited_s >= max(LEAST_WAIT_S, (1 - LEAST_SHARE) * self._limit_s)
+        if waited_most and computed_s < LEAST_SHARE * self._limit_s:
+            raise NoCore(
+                f"the machine had no core for the code in {waited_s:.1f} of its {self._limit_s:g} s. Give the server"
+                " more cores, or fewer --workers."
+            )
 
     def _read(self) -> tuple[dict[int, float], dict[int, float]]:
         """Return the seconds that each thread has waited, and each process has computed with the children that it has

@@ -290,7 +290,7 @@ class _Run:
         """Return how the run ended.
 
         Raises:
-            SandboxError: The interpreter never came up, or had no core.
+            SandboxError: The interpreter never came up, or had no core (NoCore).
         """
         report = self.status.data
         if self.stopped is None and self.killed_by_kernel():
@@ -301,8 +301,8 @@ class _Run:
             raise SandboxError(
                 f"the interpreter did not start{within}: {errors or f'exit status {self.process.returncode}'}"
             )
-        if self.stopped == "time_limit" and self.core_wait is not None and (fault := self.core_wait.fault):
-            raise SandboxError(fault)
+        if self.stopped == "time_limit" and self.core_wait is not None:
+            self.core_wait.check()
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),

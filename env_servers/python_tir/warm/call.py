@@ -265,8 +265,8 @@ class Call:
                 f"within {self.limits.start_timeout_s:g} s" if ended == "time_limit" else f"(wait status {status})"
             )
             raise SandboxError(f"the snippet's process did not come up {details}; its slot is replaced")
-        if ended == "time_limit" and (fault := self.core_wait.fault):
-            raise SandboxError(fault)
+        if ended == "time_limit":
+            self.core_wait.check()
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),

@@ -12,14 +12,14 @@ import pytest
 from env_servers.python_tir.isolation.bwrap import BwrapSandbox
 from env_servers.python_tir.isolation.seccomp import filter_program
 from env_servers.python_tir.limits import Limits
-from env_servers.python_tir.sandbox import SandboxError
+from env_servers.python_tir.sandbox import NoCore
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
     pytest.mark.slow,
 ]
-LIMITS = Limits(code_timeout_s=2.5)
+LIMITS = Limits(code_timeout_s=3.0)
 CORE = max(os.sched_getaffinity(0))
 ON_ONE_CORE = f"import os\nos.sched_setaffinity(0, {{{CORE}}})\n"
 SPIN = "while True: pass"
@@ -40,9 +40,9 @@ async def sandbox(request):
 async def test_code_that_waits_for_a_core_for_most_of_its_time_is_no_time_limit(sandbox):
     # Each has a session of its own: the kernel may share a core out by session first.
     spin = [sys.executable, "-c", ON_ONE_CORE + SPIN]
-    hogs = [subprocess.Popen(spin, start_new_session=True) for _ in range(8)]
+    hogs = [subprocess.Popen(spin, start_new_session=True) for _ in range(15)]
     try:
-        with pytest.raises(SandboxError, match="core"):
+        with pytest.raises(NoCore):
             await sandbox.run(ON_ONE_CORE + SPIN)
     finally:
         for hog in hogs:
