@@ -70,13 +70,12 @@ def _lost_calls(message: Mapping[str, Any], bare: str) -> str | None:
     return None
 
 
-def lost_tools(tools: Sequence[Mapping[str, Any]], rendered: str) -> str | None:
-    """Return a sentence about the tools whose names are not in `rendered`; None if all are."""
+def lost_tools(tools: Sequence[Mapping[str, Any]], rendered: str) -> list[str]:
+    """Return the names of tools that are not in `rendered`."""
     bare = _bare(rendered)
     functions = [tool.get("function", tool) for tool in tools]
     names = [str(function.get("name", "")) for function in functions if isinstance(function, Mapping)]
-    missing = [name for name in names if not _is_in(name, bare)]
-    return f"its tools {', '.join(missing)} are left out" if missing else None
+    return [name for name in names if not _is_in(name, bare)]
 
 
 def _lost_content(message: Mapping[str, Any], bare: str, *, thoughts: bool, opened: str = "") -> str | None:

@@ -17,7 +17,7 @@ from ...data.prompts import distinct_problems, env_of, no_label, render_text
 from ...data.rows import SETTING
 from ...errors import ConfigError, DataError
 from ...inert import marked_in
-from .chat import HiddenTools
+from .chat import ChatPrompts
 from .envs import environments_of
 from .rows import check_row
 
@@ -210,7 +210,7 @@ def _scan(cfg: Config, data: Data) -> tuple[ProblemCounts, BadRows]:
     specials = () if data.apply_chat_template or data.rendered else special_texts_of(cfg.actor.model_name_or_path)
     label_free = unlabelled(cfg) if environments else frozenset()
     problems = distinct_problems(data, bad, labels=not label_free)
-    hidden_tools = HiddenTools(cfg) if data.apply_chat_template and environments else None
+    chat_prompts = ChatPrompts(cfg, data) if data.apply_chat_template and environments else None
     for problem, rows in zip(problems.distinct, problems.counts().tolist(), strict=True):
         try:
             name = env_of(problem, [*resolved])
@@ -218,8 +218,8 @@ def _scan(cfg: Config, data: Data) -> tuple[ProblemCounts, BadRows]:
                 raise DataError(no_label(problem.where, data.label_key))
             if not data.apply_chat_template:
                 render_text(problem, resolved[name])
-            if hidden_tools:  # Raises ConfigError: no row would show them.
-                hidden_tools.check(problem, name, resolved[name])
+            if chat_prompts:  # Raises ConfigError for tools that no row would show.
+                chat_prompts.check(problem, name, resolved[name])
         except DataError as error:
             bad(error, rows)
             continue

@@ -23,7 +23,7 @@ from ...errors import ConfigError, DataError
 from ...inert import MARK
 from ...pushes import CANARY_TEXTS
 from ...rollout.protocols.chat_format import chat_formats
-from ...rollout.protocols.shown_tools import calls_tools_of_env, check_described, relies_on_template
+from ...rollout.protocols.shown_tools import calls_tools_of_env, check_tools_shown, relies_on_template
 from ...types import Task
 
 log = logging.getLogger(__name__)
@@ -79,13 +79,15 @@ def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int |
         unlabelled=unlabelled(cfg),
     )
     template = ChatTemplate.of(tokenizer, data.chat_template_options) if data.apply_chat_template else None
-    if template is not None and not cfg.by_agent and not shown_by(template).tools:
+    if template is not None and not cfg.by_agent:
+        by_template = shown_by(template).tools
         for task in prompts.tasks[:MAX_SEARCHED]:
             e = entry_of(cfg.environments, task.env)
             offered = task.chat.tools if task.chat else ()
             never_called = list(offered) == e.env.tools and not calls_tools_of_env(e)
             if offered and not never_called and relies_on_template(e):
-                check_described(e, cfg.actor.model_name_or_path, offered, task.prompt, task.row)
+                model = cfg.actor.model_name_or_path
+                check_tools_shown(e, model, offered, task.prompt, task.row, by_template=by_template)
     return prompts
 
 

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...config.paths import shown
+from ...config.paths import shorten, shown
 from ...errors import DataError
 from .. import checks
 from ..chat_template import ChatTemplate, TemplateRefuses
@@ -125,8 +125,10 @@ def _complete_turn(
     """
     before, response = _turn(where, messages, i, tools, template)
     begin = seen.how_many if before.startswith(seen.rendered) else 0
-    lost_tool = None if begin else lost_tools(tools, before)
-    if lost := lost_tool or lost_in_context(messages[begin:i], before, first=begin):
+    hidden = [] if begin else lost_tools(tools, before)
+    if hidden:
+        raise DataError(f"{where}: {_dropped(f'its tools {shorten(str(hidden))} are left out')}")
+    if lost := lost_in_context(messages[begin:i], before, first=begin):
         raise DataError(f"{where}: {_dropped(lost)}")
     lost = lost_in_response(messages[i], response, before)
     if lost is None:

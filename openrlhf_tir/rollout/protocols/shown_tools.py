@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...config.environments import Environment
+from ...data.lost_parts import lost_tools
 from ...errors import ConfigError, TurnError
 from .. import protocols
 
@@ -34,8 +35,10 @@ def calls_tools_of_env(e: Environment) -> bool:
     return False
 
 
-def check_described(e: Environment, model: str, tools: Sequence[Mapping[str, Any]], prompt: Any, where: str) -> None:
-    """Check that a prompt describes tools that its chat template does not show.
+def check_tools_shown(
+    e: Environment, model: str, tools: Sequence[Mapping[str, Any]], prompt: Any, where: str, *, by_template: bool
+) -> None:
+    """Check that a prompt shows tools, by its chat template or in its own words.
 
     Args:
         e: The environment of the prompt.
@@ -43,12 +46,18 @@ def check_described(e: Environment, model: str, tools: Sequence[Mapping[str, Any
         tools: Schemas of the tools.
         prompt: The texts that the model reads, nested in any way.
         where: Row of the prompt, for the message.
+        by_template: Whether the template shows tools to a plain question. It may leave them out of other conversations,
+            such as those with a system message.
 
     Raises:
-        ConfigError: The name of a tool, or of a parameter that it requires, is not in the prompt.
+        ConfigError: The name of a tool is not in the prompt or, if the template shows none, that of a parameter that
+            it requires.
     """
-    words = {word for text in _texts(prompt) for word in re.findall(r"\w+", text)}
-    missing = [name for name, needed in map(_described_by, tools) if not words.issuperset(needed)]
+    if by_template:
+        missing = lost_tools(tools, " ".join(_texts(prompt)))
+    else:
+        words = {word for text in _texts(prompt) for word in re.findall(r"\w+", text)}
+        missing = [name for name, needed in map(_described_by, tools) if not words.issuperset(needed)]
     if missing:
         fence = (
             " One tool that runs code can do without, by calls that name no function"
@@ -57,8 +66,9 @@ def check_described(e: Environment, model: str, tools: Sequence[Mapping[str, Any
             else ""
         )
         raise ConfigError(
-            f"{where}: the chat template of {model} shows no tools, and the prompt does not describe"
-            f" {', '.join(missing)}: the model would never see what it may call with {e.section}.protocol ="
+            f"{where}: the chat template of {model} shows no tools{' here' if by_template else ''}, and the prompt does"
+            f" not describe {', '.join(missing)}: the model would never see what it may call with"
+            f" {e.section}.protocol ="
             f" {e.env.protocol!r}. Give the model a template that has `tools`, or describe each tool with its name and"
             " required parameters in the system message of the rows or, for rows of text, in"
             f" data.input_template.{fence}",

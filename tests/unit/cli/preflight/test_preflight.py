@@ -520,3 +520,52 @@ def test_tools_that_neither_template_nor_prompt_shows_are_refused(ready, tmp_pat
         check(cfg, machine=CPU)
     assert [problem.code for problem in e.value.problems] == ["hidden_tools"]
     assert str(tmp_path / "d.jsonl") in str(e.value) and str(tmp_path / "model") in str(e.value)
+
+
+SYSTEM = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+CONTENTS = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt", "code"),
+    [
+        ("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CONTENTS, SYSTEM, "data"),
+        ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", SYSTEM, "data"),
+        ("{% for part in messages[0].content %}{{ part.text }}{% endfor %}", "1+1?", "data"),
+        (CONTENTS, SYSTEM, None),
+        ("{{ messages }", "1+1?", "model"),
+        ("{% if messages[0].role != 'system' %}{{ tools }}{% endif %}" + CONTENTS, SYSTEM, "hidden_tools"),
+        ("{% if messages[0].role != 'system' %}{{ tools }}{% endif %}" + CONTENTS, "1+1?", None),
+        ("{% if messages[0].role == 'system' %}{{ tools }}{% endif %}" + CONTENTS, SYSTEM, None),
+        ("{% if messages[0].role == 'system' %}{{ tools }}{% endif %}" + CONTENTS, "1+1?", "hidden_tools"),
+    ],
+    ids=[
+        "refuses a system message", "leaves it out", "wants a list", "shows it", "no Jinja",
+        "hides tools behind a system message", "shows them without", "shows them with one", "hides them without",
+    ],
+)  # fmt: skip
+def test_a_prompt_that_the_chat_template_cannot_show_is_refused_before_anything_starts(
+    ready, tmp_path, template, prompt, code
+):
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    (tmp_path / "d.jsonl").write_text(json.dumps({"prompt": prompt, "label": "2"}) + "\n")
+    run = {**ready, "rollout.batch_size": 1, "data.apply_chat_template": True}
+    if "tools" in template:
+        run |= {"env.protocol": "messages", "env.max_calls": 2, "env.tools": [TOOL]}
+    if code is None:
+        check(load(None, run), machine=CPU)
+        return
+    with pytest.raises((ConfigError, DataError)) as e:
+        check(load(None, run), machine=CPU)
+    assert {problem.code for problem in e.value.problems} == {code}
+
+
+def test_of_rows_of_one_shape_the_first_is_rendered_and_all_if_it_cannot_be_shown(ready, tmp_path):
+    refuses = "{% if messages[0].content == '0' %}{{ raise_exception('no') }}{% endif %}" + CONTENTS
+    for template, good in ((CONTENTS, 3), (refuses, 2)):
+        (tmp_path / "model" / "chat_template.jinja").write_text(template)
+        rows = [json.dumps({"prompt": [{"role": "user", "content": str(i)}], "label": "2"}) for i in range(3)]
+        (tmp_path / "d.jsonl").write_text("\n".join(rows) + "\n")
+        run = {**ready, "rollout.batch_size": 1, "data.apply_chat_template": True, "data.on_bad_row": "skip"}
+        facts = check(load(None, run), machine=CPU)
+        assert any(fact.startswith(f"{good} problems") for fact in facts)
