@@ -127,7 +127,7 @@ _ALIASES = {
 }  # fmt: skip
 _SHORT_UNITS = {
     "cm", "mm", "km", "kg", "mg", "ml", "ft", "in", "yd", "mi", "lb", "lbs", "oz", "hr", "hrs", "min", "sec", "mph",
-    "kph", "Hz", "kHz", "Pa", "kPa", "kJ", "kW", "mA", "usd", "USD", "eur", "EUR", "rad", "deg", "cm^2", "cm^3",
+    "kph", "Hz", "kHz", "Pa", "kPa", "kJ", "kW", "mA", "usd", "USD", "eur", "EUR", "rad", "deg",
     "sq", "cu",
 }  # fmt: skip
 _LETTER_UNITS = {"m", "s", "h", "g", "l"}
@@ -206,7 +206,8 @@ def read(text: str, depth: int = 0) -> Form:
     if cut := _cut(text, set(_RELATIONS)):
         return _chain(cut[0], tuple(_RELATIONS[name] for name in cut[1]), text, depth)
     if cut := _cut(text, set(_UNIONS)):
-        return Union(tuple(read(part, depth + 1) for part in cut[0]), tuple(_UNIONS[name] for name in cut[1]))
+        sets = [re.sub(r"\A\s*\{(.*)\}\s*\Z", r"\\{\1\\}", part) for part in cut[0]]  # \mathbb{R} \setminus {0}
+        return Union(tuple(read(part, depth + 1) for part in sets), tuple(_UNIONS[name] for name in cut[1]))
     if listed := _listed(text, depth):
         return listed
     if scalar is not None:
@@ -295,6 +296,8 @@ def _listed(text: str, depth: int) -> Form | None:
         # a set as a program writes it; LaTeX would show no braces
         opening = r"\{"
         closing = r"\}"
+    if opening == "{" and closing == "}" and r"\choose" not in text and all(d > 0 for _, _, _, d in tokens[1:-1]):
+        return read(text[1:-1], depth + 1) if text[1:-1].strip() else None
     embraced = opening in ("(", "[", r"\{") and closing in (")", "]", r"\}")
     if not embraced or any(d == 0 for _, _, _, d in tokens[1:-1]):
         return None
@@ -374,9 +377,10 @@ def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
         unit: The letters, with single blanks.
         is_apart: True if there is a blank between the two.
     """
-    words = [word for word in re.split(r"[ /.\-]+", unit) if word]
+    words = [word for word in re.split(r"[ /.\-]+", re.sub(r"\^\{?-?\d+\}?", "", unit)) if word]
     names = [word.casefold() for word in words]
-    if any(name in _NO_UNITS for name in names) and names != ["degree"]:
+    is_cut_off = bool(names) and names[-1] in ("square", "cubic", "sq", "cu")
+    if is_cut_off or any(name in _NO_UNITS for name in names):
         return None
     if names and (scale := _scale(names[0])):
         behind = unit.split(" ", 1)[1] if len(words) > 1 else ""
@@ -385,15 +389,14 @@ def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
         return Scalar(value, percent=True)
     if len(words) > MAX_UNIT_WORDS:
         return None
-    letters = [re.sub(r"[\^{}\d]", "", word) for word in words]  # cm of cm^{2}
     if number(value):
-        all_words = all(re.fullmatch(r"[A-Za-z]{3,}", word) for word in letters)
-        all_known = all(word in _SHORT_UNITS | _LETTER_UNITS for word in letters)
-        may_be_variable = len(words) == 1 and re.sub(r"\^.*", "", words[0]) in _LETTER_UNITS
+        all_words = all(re.fullmatch(r"[A-Za-z]{3,}", word) for word in words)
+        all_known = all(word in _SHORT_UNITS | _LETTER_UNITS for word in words)
+        may_be_variable = len(words) == 1 and words[0] in _LETTER_UNITS
         if (all_words and is_apart) or (all_known and not may_be_variable):
             return Scalar(value, _unit(unit))
     # Behind an expression, "3x min" must stay a product where the letters could be variables.
-    if is_apart and all(word in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", word) for word in letters):
+    if is_apart and all(word in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", word) for word in words):
         return Scalar(value, _unit(unit))
     return None
 

@@ -16,7 +16,10 @@ MAX_EXPONENT = 10_000
 _GROUPED = r"\d{1,3}(?:,\d{3}){1,12}|\d{1,3}(?: \d{3}){1,12}|\d{1,3}(?:['’]\d{3}){1,12}|\d{1,3}(?:_\d{3}){1,12}"
 _INTEGER = re.compile(rf"([+-]?)\s*(\d{{1,40}}|{_GROUPED})")
 _DECIMAL = re.compile(rf"([+-]?)\s*((?:\d{{1,40}}|{_GROUPED})\.\d{{0,40}}|\.\d{{1,40}})")
-_SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))[eE]([+-]?\d{1,9})")
+_SCIENTIFIC = re.compile(
+    r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))(?:"
+    r"[eE]([+-]?\d{1,9})|\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([+-]?\d{1,9})\s*\}|([+-]?\d{1,9})))"
+)
 _REPEATING = re.compile(
     r"([+-]?)(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s*\{\s*(\d{1,20})\s*\}|\\(?:overline|bar|dot)\s*(\d)|\((\d{1,20})\))"
 )
@@ -46,7 +49,7 @@ def number(text: str) -> Number | None:
     if m := _DECIMAL.fullmatch(text):
         return Number(_signed(m[1], Fraction(_digits(m[2]))), False)
     if m := _SCIENTIFIC.fullmatch(text):
-        exponent = int(m[2])
+        exponent = int(m[2] or m[3] or m[4])
         return Number(Fraction(m[1]) * Fraction(10) ** exponent, False) if abs(exponent) <= MAX_EXPONENT else None
     if m := _REPEATING.fullmatch(text):
         return Number(_signed(m[1], _repeating(m[2], m[3], m[4] or m[5] or m[6])), True)

@@ -55,10 +55,10 @@ _OPEN_INTERVALS = re.compile(rf"{_OPEN_INTERVAL.pattern}(?:\s*\\c[ua]p\s*{_OPEN_
 _EMPHASIS = ("***", "**", "__", "*", "_", "```", "`")
 _INLINE = re.compile(r"(?<!\\)\$(?=\S)([^$]*?)(?<=\S)(?<!\\)\$(?!\d)")
 """Mathematics between dollar signs that are no currency, as Pandoc tells them apart: x = 1 of "$x = 1$ or $x = 2$"."""
-_PREFIX = re.compile(r"(?:the\s+)?(?:final\s+)?answer\s*(?:is\s*:?|:|=)\s*", re.IGNORECASE)
+_PREFIX = re.compile(r"(?:the\s+)?(?:(?:final|correct|right)\s+)?answer\s*(?:is\s*:?|:|=)\s*", re.IGNORECASE)
 _HEADING = re.compile(r"\A#{1,6}\s+")
 _TYPESETTING = re.compile(
-    r"\\(?:left|right|[bB]ig{1,2}[lrm]?|displaystyle|textstyle|limits|nolimits|mathstrut|strut)(?![a-zA-Z])\s*\.?"
+    r"\\(?:left|right|[bB]ig{1,2}[lrm]?|displaystyle|textstyle|small|large|Large|LARGE|huge|Huge|limits|nolimits|mathstrut|strut)(?![a-zA-Z])\s*\.?"
 )
 _THIN = re.compile(
     r"(?<=\d)\s*(?:\\[,!:;]|\\thinspace(?![a-zA-Z])|(?:\\!)?(?:,|\{,\})\\!|\{,\}|\{\\,\})\s*(?=\d{3}(?!\d))"
@@ -237,7 +237,7 @@ def without_grouping(text: str) -> str:
         depth = len(re.findall(r"[(\[]|\\\{", before)) - len(re.findall(r"[)\]]|\\\}", before))
         is_argument = re.search(r"(?:[a-zA-Z]|\})\{$", before)
         is_item = re.search(r"[,;]\s+[+-]?\s*$", before) or re.match(r"\s*[,;]\s", text[match.end() :])
-        is_number = is_item or is_argument or (depth == 0 and not before.endswith("{"))
+        is_number = is_item or is_argument or ",0" in match[0] or (depth == 0 and not before.endswith("{"))
         return match[0].replace(",", "") if is_number else match[0]
 
     return _GROUPED.sub(joined, text)

@@ -49,9 +49,13 @@ MIN_POINTS = 3
 """Number of points at which both must be real, and agree."""
 MAX_SCALAR_CHARS = 600
 """Characters of the longest expression that is read."""
+MAX_BARS = 10
+"""Bars of absolute values in an expression. To pair many, the grammar would take exponential time."""
 MAX_POWER = 100_000
 """A power with a larger exponent or with more digits, or a factorial or binomial coefficient of a larger number, is not
 computed: only the same text is equal."""
+MAX_TERMS = 10_000
+"""Terms of the longest sum or product that is computed, unless the terms are a polynomial's values."""
 MAX_REACH = 2_000
 """Digits of the numbers and powers in two expressions that are compared by their values. With more, they could differ
 behind all digits that are computed, and count as different."""
@@ -438,6 +442,7 @@ def _expression(text: str) -> Any | None:
     if (
         not text
         or len(text) > MAX_SCALAR_CHARS
+        or text.count("|") > MAX_BARS
         or _SPACED_DIGITS.search(text)
         or _SLASHED_PRODUCT.search(text)
         or _WORD.search(text.replace("{vmatrix}", ""))
@@ -543,6 +548,11 @@ def _is_too_big(expression: Any) -> bool:
     import sympy
 
     for part in sympy.postorder_traversal(expression):  # exponents before their powers, so that each is small
+        if isinstance(part, sympy.binomial):
+            top, bottom = part.args
+            sizes = [size.evalf(10) for size in (bottom, top - bottom) if size.is_number]
+            if sizes and min(sizes) > (MAX_TERMS if top.is_number else 100):
+                return True
         if not part.is_number:
             continue
         if isinstance(part, sympy.Pow) and part.exp.is_integer:
@@ -551,11 +561,12 @@ def _is_too_big(expression: Any) -> bool:
                 return True
         if isinstance(part, sympy.factorial | sympy.gamma) and part.args[0].evalf(10) > MAX_POWER:
             return True
-        if (
-            isinstance(part, sympy.binomial)
-            and min(part.args[1].evalf(10), (part.args[0] - part.args[1]).evalf(10)) > MAX_POWER // 10
-        ):
-            return True
+    for part in expression.atoms(sympy.Sum, sympy.Product):
+        for index, first, last in part.limits:
+            has_closed_form = isinstance(part, sympy.Sum) and part.function.is_polynomial(index)
+            terms = last - first
+            if not has_closed_form and terms.is_number and terms.is_finite and terms > MAX_TERMS:
+                return True
     return False
 
 
