@@ -136,6 +136,7 @@ class RolloutActor(MovesResponses):
             self.name,
             cfg.logger.trajectories,
             codec.special,
+            spelled=codec.spell_inert,
             dropped=DROPPED_OF_REASON,
             advantages=group_advantages(
                 cfg.algo.advantage.estimator,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -47,6 +48,8 @@ CALLS: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {"sampledargument": "s
 
 FIXED_DAY = datetime(2000, 1, 1)
 """The time with which renderings of different days are compared."""
+TRIAL_S = 30.0
+"""Seconds within which a few short messages must be rendered."""
 RENDERINGS = 8
 """Renderings that are compared to find a template that writes something random."""
 TOOL_ROLES = ("tool", "function", "ipython", "observation")
@@ -243,12 +246,34 @@ class ChatTemplate:
         """Return the template with a fixed time, on which it renders the same in every process."""
         return self.with_options({"strftime_now": FIXED_DAY.strftime})
 
+    def check_ends(self, messages: Sequence[Message]) -> None:
+        """Check that a conversation is rendered, or refused, within TRIAL_S.
+
+        Raises:
+            ConfigError: It is not.
+        """
+
+        def render() -> None:
+            with suppress(TemplateRefuses):
+                self.render(messages)
+
+        thread = threading.Thread(target=render, name="chat_template_trial", daemon=True)
+        thread.start()
+        thread.join(TRIAL_S)
+        if thread.is_alive():
+            raise ConfigError(
+                f"The model's chat template has not rendered {len(messages)} short messages within {TRIAL_S:g} s: a"
+                " loop in it does not end. Copy it again from the model's source.",
+                code="model",
+            )
+
     def check_repeatable(self, messages: Sequence[Message]) -> None:
         """Check that a conversation is always rendered in the same way. One that the template refuses is not checked.
 
         Raises:
             ConfigError: It is not.
         """
+        self.check_ends(messages)
         try:
             renderings = {self.render(messages) for _ in range(RENDERINGS)}
         except TemplateRefuses:

@@ -64,7 +64,7 @@ def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None
     Of several by name the one for tools is taken when there are tools, as transformers does.
 
     Raises:
-        ConfigError: It is not Jinja.
+        ConfigError: It is not Jinja, or does not end.
     """
     config = _json(model / "tokenizer_config.json")
     tokens = _json(model / "tokenizer.json").get("added_tokens") or []
@@ -84,9 +84,10 @@ def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None
         return (render or renders["default"])(messages, **{**options, **arguments})
 
     ordinary = {token["content"] for token in added if isinstance(token, dict)} - specials
-    return ChatTemplate(
-        apply, sorted(specials), sorted(ordinary), writes_time=any("strftime_now" in text for text in texts.values())
-    )
+    writes_time = any("strftime_now" in text for text in texts.values())
+    template = ChatTemplate(apply, sorted(specials), sorted(ordinary), writes_time=writes_time)
+    template.check_ends([{"role": "user", "content": "A question."}])
+    return template
 
 
 def _compiled(text: str, names: Mapping[str, str], model: Path) -> Apply:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from ..data.chat_template import added_texts, special_texts
@@ -50,6 +50,7 @@ class HfCodec:
         self.special_ids = frozenset(tokenizer.convert_tokens_to_ids(texts))
         self._special = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
         self._added = [text for text in added_texts(tokenizer) if text not in texts]
+        self._meant_ids = self.special_ids | set(tokenizer.convert_tokens_to_ids(self._added))
         self._blank = self._puts_blank()
         self._native = not self._leaks(texts, native=True)
         if not self._native and (leaking := self._leaks(texts, native=False)):
@@ -94,6 +95,18 @@ class HfCodec:
         return self.tokenizer.decode(
             [int(i) for i in token_ids], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
+
+    def spell_inert(self, token_ids: Sequence[int]) -> str:
+        """Return the same, with marks where ordinary tokens spell a special or an added token.
+
+        `encode_rendered` makes the special tokens of it that were there, and no others.
+        """
+        parts = []
+        anchor = self._ids("a", split=False) if self._blank else []
+        for meant, group in groupby(map(int, token_ids), key=self._meant_ids.__contains__):
+            text = self.spell([*anchor, *group])[len(self.spell(anchor)) :]
+            parts.append(text if meant else self.inert(text))
+        return "".join(parts)
 
     def special(self, token_id: int) -> str:
         """Return the text of a special token, and "" for an ordinary one."""

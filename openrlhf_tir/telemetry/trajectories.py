@@ -10,6 +10,8 @@ kept. The columns are:
              who produced each run of tokens: "model" is what a learner trains, "env" never is
              {end} of a model's run: text of the special token that it ended with, "" if it was stopped
              {rendered: true} of an environment's run: it holds special tokens, which a chat template wrote
+             {spelled} of a run with special tokens: its text with them, but for a model's end, and with marks
+             (inert.py) in ordinary text that spells one; absent if that is `text`
     branches [runs]    other chains of an agent's session, trained with the same reward
     calls    [{action, observation, outcome, reward, done, truncated, signals, seconds}]
 
@@ -36,6 +38,8 @@ DROPPED_DIRECTORY = "dropped"
 """Directory of the groups that were dropped or failed."""
 Special = Callable[[int], str]
 """Returns the text of a special token's id; "" for an ordinary token."""
+Spelled = Callable[[Sequence[int]], str]
+"""Returns the text of tokens with special tokens, and with marks in ordinary text that spells one."""
 Advantages = Callable[[GroupMeta, Group], Sequence[float] | None]
 """Returns the advantage of each valid trajectory of a group, in order; None if only the learner knows them."""
 DROPPED_OF_REASON = 8
@@ -54,6 +58,7 @@ class TrajectoryLog:
         special: Returns the text of special tokens, which texts leave out.
         dropped: Groups of each reason that are kept if they were dropped or failed, whatever the share.
         advantages: Returns the advantages that are written beside the rewards.
+        spelled: Returns the text of runs with special tokens; None leaves it out.
     """
 
     def __init__(
@@ -64,9 +69,11 @@ class TrajectoryLog:
         special: Special = lambda token: "",
         dropped: int = 0,
         advantages: Advantages = lambda meta, group: None,
+        spelled: Spelled | None = None,
     ) -> None:
         self.share = share
         self.special = special
+        self.spelled = spelled
         self.dropped = dropped
         self.advantages = advantages
         self._untrained: Counter[str] = Counter()
@@ -94,7 +101,7 @@ class TrajectoryLog:
         values = self.advantages(meta, group)
         advantages = {} if values is None else dict(zip(meta.index, values, strict=False))
         for trajectory in chosen:
-            columns = row(meta, group, trajectory, self.special)
+            columns = row(meta, group, trajectory, self.special, self.spelled)
             writer.write({**columns, "advantage": _as_json(advantages.get(trajectory.index))})
 
     def _is_sample(self, meta: GroupMeta) -> bool:
@@ -119,7 +126,13 @@ class TrajectoryLog:
                 writer.close()
 
 
-def row(meta: GroupMeta, group: Group, trajectory: Trajectory, special: Special = lambda token: "") -> dict[str, Any]:
+def row(
+    meta: GroupMeta,
+    group: Group,
+    trajectory: Trajectory,
+    special: Special = lambda token: "",
+    spelled: Spelled | None = None,
+) -> dict[str, Any]:
     """Return the columns of a trajectory, except its advantage."""
     return {
         "key": list(group.key),
@@ -138,29 +151,38 @@ def row(meta: GroupMeta, group: Group, trajectory: Trajectory, special: Special 
         "finish_reason": trajectory.finish_reason,
         "stop_reason": trajectory.stop_reason,
         "versions": _versions(trajectory.segments),
-        "runs": _runs(trajectory, special),
-        "branches": [_runs(branch, special) for branch in trajectory.branches],
+        "runs": _runs(trajectory, special, spelled),
+        "branches": [_runs(branch, special, spelled) for branch in trajectory.branches],
         "calls": [_as_json(asdict(call)) for call in trajectory.calls],
     }
 
 
-def _runs(trajectory: Trajectory, special: Special) -> list[dict[str, Any]]:
+def _runs(trajectory: Trajectory, special: Special, spelled: Spelled | None) -> list[dict[str, Any]]:
     return [
         {
             "source": segment.source,
             "text": segment.text,
             "tokens": len(segment.token_ids),
             "versions": _versions([segment]),
-            **_specials(segment, special),
+            **_specials(segment, special, spelled),
         }
         for segment in trajectory.segments
     ]
 
 
-def _specials(segment: Segment, special: Special) -> dict[str, Any]:
+def _specials(segment: Segment, special: Special, spelled: Spelled | None) -> dict[str, Any]:
+    ids = segment.token_ids.tolist()
+    columns: dict[str, Any] = {}
     if segment.source == "model":
-        return {"end": special(int(segment.token_ids[-1])) if len(segment.token_ids) else ""}
-    return {"rendered": True} if any(special(int(token)) for token in segment.token_ids) else {}
+        columns["end"] = special(ids[-1]) if ids else ""
+        if columns["end"]:
+            ids = ids[:-1]
+    if any(map(special, ids)):
+        if segment.source == "env":
+            columns["rendered"] = True
+        if spelled is not None and (text := spelled(ids)) != segment.text:
+            columns["spelled"] = text
+    return columns
 
 
 def _versions(segments: list[Segment]) -> list[int] | None:

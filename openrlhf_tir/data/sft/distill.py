@@ -124,4 +124,4 @@ def _row_of(row: Row) -> dict[str, Any]:
 
 
 def _segment(run: Row) -> dict[str, Any]:
-    return {name: run[name] for name in ("source", "text", "end", "rendered") if name in run}
+    return {name: run[name] for name in ("source", "text", "end", "rendered", "spelled") if name in run}

@@ -164,14 +164,17 @@ def _segments(where: str, prompt: str, row: Row) -> Chain:
             or segment.get("source") not in ("model", "env")
             or not isinstance(segment.get("text"), str)
             or not isinstance(segment.get("end", ""), str)
+            or not isinstance(segment.get("spelled") or "", str)
         ):
             raise DataError(
                 f'{where}: segments[{number}] is {kind(segment)}, no segment. Write {{"source":'
                 ' "model" or "env", "text": "...", "end": "..."}.'
             )
-        text = checks.text(segment["text"], where, f"segments[{number}].text")
+        # A run spelled its special tokens: a call may begin with one, and a tool may have printed the text of another.
+        spelled = segment.get("spelled")
+        text = checks.text(spelled or segment["text"], where, f"segments[{number}].text")
         if segment["source"] == "model":
-            chain.append(Piece(text, "model", segment.get("end", "")))
+            chain.append(Piece(text, "model", segment.get("end", ""), rendered=bool(spelled)))
         else:
             chain.append(Piece(text, "template" if segment.get("rendered") else "env"))
     return chain

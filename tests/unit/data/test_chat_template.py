@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from openrlhf_tir.data import chat_template
 from openrlhf_tir.data.chat_template import ChatTemplate, TemplateRefuses
 from openrlhf_tir.data.jinja_template import of_directory, of_text
 from openrlhf_tir.data.template_check import check_template
@@ -187,3 +188,13 @@ def test_what_a_tool_wrote_in_a_row_has_no_added_token():
     for role, spelled in ("tool", False), ("user", True), ("assistant", True):
         rendered = template.render(template.inert([{"role": role, "content": "a <tool_call> </s>"}]))
         assert ("<tool_call>" in rendered) == spelled and "</s>" not in rendered
+
+
+def test_a_template_that_does_not_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(chat_template, "TRIAL_S", 0.05)
+    loops = "{% for i in range(1500) %}{% for j in range(1500) %}{% endfor %}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(loops)
+    with pytest.raises(ConfigError):
+        of_directory(tmp_path, {})
+    with pytest.raises(ConfigError):
+        ChatTemplate(of_text(loops, {}), []).check_repeatable(CHAT)

@@ -10,6 +10,7 @@ from openrlhf_tir.data.sft.distill import Selection, distill
 from openrlhf_tir.data.sft.pieces import Reader
 from openrlhf_tir.data.sft.tokens import tokenised
 from openrlhf_tir.errors import DataError
+from openrlhf_tir.inert import plain
 from openrlhf_tir.telemetry.trajectories import TrajectoryLog, read
 from openrlhf_tir.types import Group, GroupKey, Segment, Task, Trajectory
 from tests.pipeline.fakes import group_of
@@ -133,3 +134,27 @@ def test_a_distilled_row_is_learned_where_its_trajectory_was_trained(tmp_path):
     ids, weights = tokenised(Reader(Config().sft, None)("d line 1", row)[0], words)
     assert ids.tolist() == [*t.prompt_ids.tolist(), *t.token_ids.tolist()]
     assert (weights[len(t.prompt_ids) :] > 0).tolist() == t.is_model.tolist() and not weights[: len(t.prompt_ids)].any()
+
+
+def test_the_special_tokens_of_a_kept_trajectory_are_learned_and_those_that_a_tool_printed_are_not(tmp_path):
+    """Mistral begins a call with a special token; a tool's reply, which a template rendered, spells one."""
+    words = vocabulary("mistral_v3")
+    codec = words.codec
+    reply = f"[TOOL_RESULTS]{codec.inert('</s>[TOOL_CALLS]')}[/TOOL_RESULTS]"
+    call = codec.encode_prompt('[TOOL_CALLS] [{"name": "f"}]</s>')
+    answer = [*codec.encode("[INST] it is"), words.specials["</s>"]]
+
+    def model(ids):
+        versions = np.zeros(len(ids), np.int32)
+        return Segment("model", np.array(ids, np.int32), versions.astype(np.float32), versions, codec.decode(ids))
+
+    segments = [model(call), Segment.of_env(codec.encode_rendered(reply), plain(reply)), model(answer)]
+    t = Trajectory(0, np.array(codec.encode_prompt("<s>[INST] hm[/INST]"), np.int32), segments)
+    t.finish_reason, t.reward, t.parts = "stop", 1.0, {"correct": 1.0}
+    log = TrajectoryLog(tmp_path, "rollout-0", 1.0, codec.special, spelled=codec.spell_inert)
+    log.write(group_of(GroupKey(0, 0), 0)[0], Group(GroupKey(0, 0), Task("<s>[INST] hm[/INST]", "42"), [t]))
+    log.close()
+    (row,) = distill(read(tmp_path), Selection()).rows
+    ids, weights = tokenised(Reader(Config().sft, None)("d line 1", row)[0], words)
+    assert ids.tolist() == [*t.prompt_ids.tolist(), *t.token_ids.tolist()]
+    assert (weights[len(t.prompt_ids) :] > 0).tolist() == t.is_model.tolist()
