@@ -340,7 +340,7 @@ class Rollout(Protocol):
 class Publisher(Protocol):
     """Pushes the learner's weights to the engines and proves them: weights/publisher.py."""
 
-    def changing(self) -> AbstractAsyncContextManager[None]:
+    def exclusive_learner(self) -> AbstractAsyncContextManager[None]:
         """Hold the publisher's lock while the learner accumulates, steps or loads a checkpoint, and for nothing else.
 
         Nobody asks the learner for weights or scores meanwhile. Entering waits for an engine that is joining.

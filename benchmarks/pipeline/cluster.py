@@ -78,7 +78,7 @@ class EmulatedPublisher:
         self.actors, self.on_totals = actors, on_totals
 
     @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    async def exclusive_learner(self) -> AsyncIterator[None]:
         yield
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:

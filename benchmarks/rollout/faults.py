@@ -39,7 +39,7 @@ from benchmarks.command import command_parser
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.errors import EngineGone
-from openrlhf_tir.pipeline.scheduler.core import MAX_REISSUES
+from openrlhf_tir.pipeline.scheduler.core import MAX_RETRIES
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import GroupKey, Task
@@ -191,7 +191,7 @@ async def measure_kill(directory: Path) -> dict:
     wrong: list[str] = []
 
     async def roll(pool: EnginePool, prompt: int) -> None:
-        for attempt in range(MAX_REISSUES + 1):
+        for attempt in range(MAX_RETRIES + 1):
             try:
                 meta, payload = await pool.run_group(GroupKey(0, prompt, attempt), Task(f"p{prompt}", "", "echo"))
             except EngineGone:

@@ -25,7 +25,7 @@ Sample = tuple[int, int]
 """(b, i): the i-th valid trajectory of group b."""
 
 
-def train_batch(cfg: Config, version: int, items: list[BatchItem]) -> TrainBatch:
+def make_train_batch(cfg: Config, version: int, items: list[BatchItem]) -> TrainBatch:
     """Build the learner's batch: the groups, and which rank trains which trajectory in which update.
 
     Besides the updates, a rank *owns* some trajectories of the batch: it computes their critic values and reference

@@ -214,7 +214,7 @@ class Zero3Rank:
         Args:
             batch: The batch.
             samples: The samples of all ranks; an update may train others here than `own_samples`.
-            own_samples: Those that this rank owns (minibatches.train_batch).
+            own_samples: Those that this rank owns (minibatches.make_train_batch).
             total: The whitening statistics of all ranks.
 
         Returns:

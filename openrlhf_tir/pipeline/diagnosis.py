@@ -23,7 +23,7 @@ from .scheduler import InFlightGroup, RolloutScheduler
 from .scheduler.core import DispatchObstacle
 
 OUTSIDE = {
-    "turn": "the engines to leave the shared GPUs, and the learner to be there",
+    "wait for GPUs": "the engines to leave the shared GPUs, and the learner to be there",
     "accumulate": "the learner ranks, for the gradients of a part of the batch",
     "step": "the learner ranks, for the step",
     "push": "the learner's weights to be written, sent to every engine and proved",
@@ -33,7 +33,7 @@ OUTSIDE = {
 """Phase -> what the trainer waits for, in phases whose work is done by other processes."""
 IN_SHORT = {
     "start": "starting",
-    "turn": "handing the GPUs over",
+    "wait for GPUs": "handing the GPUs over",
     "accumulate": "learner at work on a part of the batch",
     "step": "learner at work",
     "push": "pushing weights to the engines",
@@ -84,8 +84,8 @@ def in_short(scheduler: RolloutScheduler, observer: Observer) -> str:
 def _edge(scheduler: RolloutScheduler, phase: str, rolling: list[InFlightGroup]) -> str:
     """Return what the trainer waits for in this phase."""
     if phase == "wait for gate":
-        due = min(map(scheduler.rule.training_deadline, rolling), default=scheduler.version)
-        first = [str(group.key) for group in rolling if scheduler.rule.training_deadline(group) == due]
+        due = min(map(scheduler.rule.due_version, rolling), default=scheduler.version)
+        first = [str(group.key) for group in rolling if scheduler.rule.due_version(group) == due]
         return (
             f"the staleness gate: {len(first)} rolling groups must be trained by version {due}, first"
             f" {', '.join(first[:3])}"

@@ -121,7 +121,7 @@ class Evaluation:
     running: asyncio.Task[None] = field(init=False)
     score: float | None = None
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Wait for the end."""
         await asyncio.wait({self.running})
 
@@ -159,28 +159,28 @@ class Evaluator:
         """True once an evaluation of this run had the metric `key`."""
 
     @property
-    def open(self) -> bool:
+    def is_running(self) -> bool:
         """True while an evaluation runs. Meanwhile no weights are pushed, so that all its samples are of one
         version."""
         return self.latest is not None and not self.latest.running.done()
 
-    async def begin(self, version: int) -> None:
+    async def begin_if_pending(self, version: int) -> None:
         """Start the evaluation of the weights that were just pushed, if it is pending; wait for its end if
         configured."""
         if version in self.pending:
             self.latest = Evaluation(version)
             self.latest.running = self.tasks.create_task(self._run(self.latest), name=f"evaluation of {version}")
             if self.waits:
-                await self.ended()
+                await self.wait_until_ended()
 
-    async def ended(self) -> float:
+    async def wait_until_ended(self) -> float:
         """Wait until no evaluation runs, and return the seconds that it took. Never returns if the run ends
         meanwhile."""
-        if self.latest is None or not self.open:
+        if self.latest is None or not self.is_running:
             return 0.0
         since = asyncio.get_running_loop().time()
         with self.observer.phase("wait for evaluation", self.latest.version):
-            await self.latest.ended()
+            await self.latest.wait_until_ended()
             if self.given_up:
                 await asyncio.get_running_loop().create_future()
         return asyncio.get_running_loop().time() - since
@@ -200,11 +200,11 @@ class Evaluator:
         A resume repeats an evaluation of that version. An evaluation of an earlier version, whose weights are gone, is
         recorded as failed.
         """
-        if self.latest is None or not self.open:
+        if self.latest is None or not self.is_running:
             return
         self.given_up = True
         self.latest.running.cancel()
-        await self.latest.ended()
+        await self.latest.wait_until_ended()
         if self.latest.version != version:
             log.warning(
                 "The evaluation of version %d is given up: the run ends, at version %d. It counts as failed.",

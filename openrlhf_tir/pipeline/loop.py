@@ -6,7 +6,7 @@
     produce      prompts                 rolling groups         scheduler.can_dispatch()       a group, a step, a push
     roll         a rolling group         a buffered group       the rollout actor              the group's deadline
     train        buffered groups         a new policy version   a full batch, then the gate    roll
-      accumulate   some of a batch         their gradients        can_take_part()                roll
+      accumulate   some of a batch         their gradients        can_accumulate_part()                roll
       push         a new version           verified weights       an evaluation; with drain      evaluate, roll
                                                                 also every rolling group
     evaluate     verified weights        metrics, a score       engines, beside the rollouts   its groups' deadlines
@@ -27,7 +27,7 @@ from typing import Any
 
 from ..config import Config
 from ..errors import USER_CODE_REASONS, InfraError, Stopped
-from ..learner.minibatches import train_batch
+from ..learner.minibatches import make_train_batch
 from ..ports import Learner, Prompts, Publisher, Rollout
 from ..types import BatchItem, GroupMeta, Task
 from ..waiting.backoff import backoff_s
@@ -87,7 +87,7 @@ class Pipeline:
         self.observer = observer
         self.tasks = asyncio.TaskGroup()
         """Everything that runs. What fails there ends the run."""
-        self.rollouts: dict[int, asyncio.Task[None]] = {}
+        self.group_tasks: dict[int, asyncio.Task[None]] = {}
         """The task of each rolling group, by sequence number."""
         self.producing = False
         """True while groups may be dispatched: from the first push until the last step has ended."""
@@ -126,7 +126,7 @@ class Pipeline:
                 outcome = await wind_down(training, self.scheduler, self.saver, self.stop)
             watchdog.cancel()
             notices.cancel()
-            for rollout in self.rollouts.values():
+            for rollout in self.group_tasks.values():
                 rollout.cancel()
         if outcome is not None:
             raise Stopped(f"The run was stopped: {self.stop.reason}. {outcome}")
@@ -134,22 +134,22 @@ class Pipeline:
     async def train(self, resume: bool) -> None:
         """The trainer: push the first weights, then step by step to the end, with what is due after each step."""
         if resume:
-            async with self.publisher.changing():
+            async with self.publisher.exclusive_learner():
                 await self.saver.restore()
         self.saver.ready = True  # From here on a stop can save: the state is whole, restored or new.
         await self.push()
-        await self.evaluator.begin(self.version)  # A resumed run may have an evaluation pending.
-        await self.saver.save()
+        await self.evaluator.begin_if_pending(self.version)  # A resumed run may have an evaluation pending.
+        await self.saver.save_if_due()
         producer = self.tasks.create_task(self.produce(), name="produce")
         self.producing = True
         try:
             while self.version < self.cfg.train.max_steps and (items := await self.next_batch()):
-                await self.step(items)
+                await self.train_one_batch(items)
         finally:
             producer.cancel()
             self.producing = False
         for sequence_number in self.scheduler.abandon():
-            self.rollouts.pop(sequence_number).cancel()
+            self.group_tasks.pop(sequence_number).cancel()
         if self.scheduler.pushed_version < self.version:  # The prompts ran out between two pushes.
             await self.push()
         await self.saver.finish()
@@ -166,7 +166,7 @@ class Pipeline:
         while self.scheduler.can_dispatch():
             group, task = self.scheduler.dispatch(asyncio.get_running_loop().time())
             rollout = self.tasks.create_task(self.roll(group, task), name=f"roll {group.key}")
-            self.rollouts[group.sequence_number] = rollout
+            self.group_tasks[group.sequence_number] = rollout
 
     async def roll(self, group: InFlightGroup, task: Task) -> None:
         """Run a group until it moves on. A fault of the infrastructure costs this attempt; too many end the run."""
@@ -175,14 +175,14 @@ class Pipeline:
         if in_order:
             await self.scheduler.wait_until(lambda: self.scheduler.is_oldest_unfinished(group))
         self.method_errors.record_attempt(meta)
-        meta = self.scheduler.method.judge_group(meta)
+        meta = self.scheduler.method.judge_across_groups(meta)
         if failure is None and meta is not None:
             now = asyncio.get_running_loop().time()
-            self.scheduler.group_evaluated(group, meta, now, self.rollout.engine_stats())
+            self.scheduler.group_judged(group, meta, now, self.rollout.engine_stats())
         elif failure not in USER_CODE_REASONS:
             # What is down needs time to come back. The group keeps its slot meanwhile.
             await asyncio.sleep(backoff_s(group.retries))
-        del self.rollouts[group.sequence_number]
+        del self.group_tasks[group.sequence_number]
         state = self.scheduler.finish_group(group, meta, payload, failure)
         if in_order and self.producing:
             # Before the next group's turn: which prompt is dispatched next may depend on this group only.
@@ -222,26 +222,26 @@ class Pipeline:
         scheduler = self.scheduler
         while True:
             with self.observer.phase("wait for groups", self.version):
-                await scheduler.wait_until(lambda: scheduler.can_take_part() or scheduler.batch_is_filled())
+                await scheduler.wait_until(lambda: scheduler.can_accumulate_part() or scheduler.can_fill_batch())
             with self.observer.phase("wait for gate", self.version):
-                await scheduler.wait_until(lambda: scheduler.can_take_part() or scheduler.gate_is_open())
-            decision = scheduler.next_batch()
+                await scheduler.wait_until(lambda: scheduler.can_accumulate_part() or scheduler.gate_is_open())
+            decision = scheduler.decide_batch()
             if decision is not None:
                 return scheduler.take_batch(decision)
             await self.accumulate()
 
     async def accumulate(self) -> None:
         """Have the learner make the gradients of a part of the batch, while the rest still rolls."""
-        async with self.publisher.changing():
+        async with self.publisher.exclusive_learner():
             await self.stop.hold_if_asked()
             # An engine may have joined meanwhile. The part may still be taken: groups were only added to the buffer.
-            part = self.scheduler.take_part()
+            part = self.scheduler.take_next_part()
             start = asyncio.get_running_loop().time()
             with self.observer.phase("accumulate", self.version):
-                await self.learner.accumulate(train_batch(self.cfg, self.version, part))
+                await self.learner.accumulate(make_train_batch(self.cfg, self.version, part))
             self.scheduler.part_accumulated(asyncio.get_running_loop().time() - start)
 
-    async def step(self, items: list[BatchItem]) -> None:
+    async def train_one_batch(self, items: list[BatchItem]) -> None:
         """Train the current batch, push if that is due, then begin the evaluation and the checkpoint that are due.
 
         Args:
@@ -249,15 +249,15 @@ class Pipeline:
         """
         scheduler = self.scheduler
         start = asyncio.get_running_loop().time()
-        batch = train_batch(self.cfg, self.version, items)
+        batch = make_train_batch(self.cfg, self.version, items)
         batch_items = [item for _, item in scheduler.current_batch]
         # No engine joins during a step: it would be given weights that are neither the old nor the new ones.
-        async with self.publisher.changing():
+        async with self.publisher.exclusive_learner():
             await self.stop.hold_if_asked()
             scheduler.step_started(start)
             with self.observer.phase("step", self.version):
                 report = await self.learner.step(batch)
-            scheduler.batch_trained(report)
+            scheduler.step_ended(report)
             if not report.finite:
                 # The step changed nothing: there is no new version to push, to evaluate or to give a row of metrics.
                 self.health.not_finite(report, batch_items)
@@ -269,10 +269,12 @@ class Pipeline:
         self.observer.selection.trained(item.meta for item in batch_items)
         try:
             evaluation_pending = self.version in self.evaluator.pending
-            if scheduler.push_is_due(evaluation_running=self.evaluator.open, evaluation_pending=evaluation_pending):
-                start += await self.evaluator.ended()  # Waiting for an evaluation is not the learner's work.
+            if scheduler.push_is_due(
+                evaluation_running=self.evaluator.is_running, evaluation_pending=evaluation_pending
+            ):
+                start += await self.evaluator.wait_until_ended()  # Waiting for an evaluation is not the learner's work.
                 await self.push()
-            scheduler.step_finished(asyncio.get_running_loop().time() - start)
+            scheduler.record_step_duration(asyncio.get_running_loop().time() - start)
             scheduler.check()
         finally:
             # A stop gives the push up. The step is done, is saved at this boundary, and gets its row of metrics.
@@ -283,15 +285,15 @@ class Pipeline:
                 buffered=len(scheduler.buffered),
                 extra=self.rollout.engine_stats() | scheduler.metrics(),
             )
-        await self.evaluator.begin(self.version)
-        await self.saver.save()
+        await self.evaluator.begin_if_pending(self.version)
+        await self.saver.save_if_due()
 
     async def push(self) -> None:
         """Give the engines the learner's weights, verified, before anything of the next version can be trained."""
-        await self.evaluator.ended()
+        await self.evaluator.wait_until_ended()
         if self.cfg.pipeline.drain:
             # Without the publisher's lock: an engine that joins may be what the last groups wait for.
-            self.scheduler.drain()
+            self.scheduler.start_draining()
             with self.observer.phase("drain", self.version):
                 await self.scheduler.wait_until(lambda: not self.scheduler.rolling)
         with self.observer.phase("push", self.version):

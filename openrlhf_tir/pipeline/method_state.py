@@ -67,7 +67,7 @@ class MethodState:
         )
         return replace(task, run=facts)
 
-    def judge_group(self, meta: GroupMeta | None) -> GroupMeta | None:
+    def judge_across_groups(self, meta: GroupMeta | None) -> GroupMeta | None:
         """Drop a rolled group if the filter over several groups says so.
 
         Returns:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 MAX_LOGGED_ERRORS = 100
 """Different error messages of trajectories that are logged, over a run."""
 TRACKS = {
-    "turn": "learner",
+    "wait for GPUs": "learner",
     "accumulate": "learner",
     "step": "learner",
     "push": "weights",
@@ -46,7 +46,7 @@ METRICS = {
     "wait for groups": "replay_wait_s",
     "wait for gate": "gate_wait_s",
     "drain": "drain_s",
-    "turn": "turn_s",
+    "wait for GPUs": "turn_s",
     "accumulate": "accumulate_s",
     "step": "step_s",
     "push": "push_s",

@@ -100,7 +100,7 @@ class Saver:
         self.committing: asyncio.Task[Any] | None = None
         """The task that writes a checkpoint, or wrote the last one."""
 
-    async def save(self) -> None:
+    async def save_if_due(self) -> None:
         """Take the checkpoint and the export that are due at this version. Call it while no step is under way."""
         due = self.scheduler.crossed(self.every)
         # After a resume the checkpoint is there, and maybe not the export that was due with it.
@@ -119,7 +119,7 @@ class Saver:
             return
         if evaluation is None:
             # One of an earlier version may run. No crash may lose its score, which a resume could not measure again.
-            await self.evaluator.ended()
+            await self.evaluator.wait_until_ended()
         with self.observer.phase("checkpoint", self.scheduler.version):
             async with self._one:
                 await self.wait_until_written()
@@ -171,7 +171,7 @@ class Saver:
 
         If the learner has begun a step meanwhile, the checkpoint before it counts.
         """
-        await self.evaluator.ended()
+        await self.evaluator.wait_until_ended()
         if not self.writes:
             return
         with self.observer.phase("checkpoint", self.scheduler.version):
@@ -193,7 +193,7 @@ class Saver:
         try:
             groups = await self.rollout.fetch([item.payload for _, item in snapshot.accepted])
             if evaluation is not None:
-                await evaluation.ended()
+                await evaluation.wait_until_ended()
             is_best = evaluation is not None and self.evaluator.may_beat(self.best, evaluation)
             score = evaluation.score if evaluation is not None and is_best else None
             # Known only now: an evaluation of this version was running when the snapshot was taken.

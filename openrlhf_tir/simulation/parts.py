@@ -175,7 +175,7 @@ class SimulatedPublisher:
         self.seconds = seconds
 
     @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    async def exclusive_learner(self) -> AsyncIterator[None]:
         """See Publisher. Nothing has to be locked."""
         yield
 

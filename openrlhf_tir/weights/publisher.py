@@ -184,7 +184,7 @@ class WeightPublisher:
         self._tuned_since_push = False
         """True if the learner was fine-tuned since the last push. It can no longer score that push's weights, although
         the version is the same."""
-        self._changing = asyncio.Lock()
+        self._learner_lock = asyncio.Lock()
 
     async def calibrate(self) -> Reference:
         """Set the reference from engines that loaded the same weights from disk as the learner.
@@ -196,7 +196,7 @@ class WeightPublisher:
             ConfigError: All engines differ by more than the ceiling: the two sides do not have the same model.
             WeightsUnverified: No engine answered.
         """
-        async with self._changing:
+        async with self._learner_lock:
             engines = list(self.engines)
             # The texts of both rounds are used: the reference should rest on more texts than the verdict on a push.
             trials = [Trial(engine) for engine in engines]
@@ -247,7 +247,7 @@ class WeightPublisher:
             InfraError: The weights could not be written or sent, for example on a full disk.
         """
         start = time.monotonic()
-        async with self._changing:
+        async with self._learner_lock:
             transport = self.transport
             transport.begin()
             differs_from = self._pushed_digest if must_differ else None
@@ -264,19 +264,19 @@ class WeightPublisher:
             return self._report(version, time.monotonic() - start, trials)
 
     @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    async def exclusive_learner(self) -> AsyncIterator[None]:
         """Hold the lock while the learner accumulates, steps or loads: it can neither publish nor score meanwhile.
 
         Never hold it during a drain. A drain waits for groups, a group may wait for an engine, and that engine needs
         this lock to join.
         """
-        async with self._changing:
+        async with self._learner_lock:
             yield
 
     @asynccontextmanager
     async def fine_tuning(self) -> AsyncIterator[None]:
-        """Hold the lock like `changing`, for a step that changes the weights but not the version."""
-        async with self._changing:
+        """Hold the lock like `exclusive_learner`, for a step that changes the weights but not the version."""
+        async with self._learner_lock:
             self._tuned_since_push = True
             self._written_for_join = None
             yield
@@ -295,7 +295,7 @@ class WeightPublisher:
         Raises:
             WeightsUnverified: The engine does not hold the weights.
         """
-        async with self._changing:
+        async with self._learner_lock:
             if not self.transport.begun or self.learner.version > self.transport.version or self._tuned_since_push:
                 await self.transport.take(self.learner.version, None, full=True)
                 self._tuned_since_push = False

@@ -59,7 +59,7 @@ class DirectPublisher:
         await member.call(RolloutEngine.update_weights, None, version, "", None, None, deadline=deadline)
 
     @asynccontextmanager
-    async def changing(self):
+    async def exclusive_learner(self):
         yield
 
     async def publish(self, version, *, must_differ=False):

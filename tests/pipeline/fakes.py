@@ -177,7 +177,7 @@ class FakePublisher:
         self.rollout, self.seconds, self.live_at_push, self.versions = rollout, seconds, [], []
 
     @asynccontextmanager
-    async def changing(self):
+    async def exclusive_learner(self):
         yield
 
     async def publish(self, version, *, must_differ=False):
@@ -221,7 +221,7 @@ GROUP_S = 10
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
     """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps,
-    reissues, stall, endless (neither unused groups nor gradients that are not finite end the run), push_every, fill,
+    retries, stall, endless (neither unused groups nor gradients that are not finite end the run), push_every, fill,
     early, evaluate (a coroutine function), eval_steps, method_errors; train, eval, sampling (rollout), ckpt: more
     fields of these sections."""
     rollout = rollout or FakeRollout()
@@ -274,7 +274,7 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         measure=flags.get("evaluate"),
         method_errors=flags.get("method_errors"),
     )
-    made.scheduler.max_reissues = flags.get("reissues", 2)
+    made.scheduler.max_retries = flags.get("retries", 2)
     if flags.get("endless"):
         made.health.max_unused = made.health.max_nonfinite = math.inf
     return made

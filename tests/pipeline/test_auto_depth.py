@@ -107,7 +107,7 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
         prompts=FakePrompts(80),
         learner=FakeLearner(learner),
         max_steps=1000,
-        reissues=6,  # so many tries that a batch of prompts failed for good, which ends a run, is out of chance's reach
+        retries=6,  # so many tries that a batch of prompts failed for good, which ends a run, is out of chance's reach
     )
     run(p.run())
     assert max(ages(p.learner), default=0) <= S
@@ -166,4 +166,4 @@ def test_a_run_that_ends_at_max_steps_gives_back_what_it_admitted_too_much(tmp_p
     report = audit(p.scheduler.ledger.path)
     assert report.errors == [] and report.open == []
     assert report.ended["trained"] == 80 and report.ended["requeued(end_of_run)"] > 0
-    assert p.scheduler.slots_taken == 0 and not p.rollouts
+    assert p.scheduler.slots_taken == 0 and not p.group_tasks

@@ -69,7 +69,7 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
         rollout=rollout,
         prompts=FakePrompts(40),
         max_steps=1000,
-        reissues=6,  # so many tries that a batch of prompts failed for good, which ends a run, is out of chance's reach
+        retries=6,  # so many tries that a batch of prompts failed for good, which ends a run, is out of chance's reach
     )
     run(p.run())
     assert max(ages(p.learner), default=0) <= p.cfg.max_staleness
@@ -94,7 +94,7 @@ def test_the_last_groups_are_trained_though_they_do_not_fill_a_batch(tmp_path):
 def test_a_failed_group_is_issued_again_with_a_new_key_and_given_up_after_max_reissues(tmp_path):
     fates = iter(["!env", "?timeout", "!env", ""])
     p = pipeline(
-        tmp_path, B=1, prompts=FakePrompts(2), rollout=FakeRollout(fate=lambda r: next(fates)), mode="sync", reissues=2
+        tmp_path, B=1, prompts=FakePrompts(2), rollout=FakeRollout(fate=lambda r: next(fates)), mode="sync", retries=2
     )
     run(p.run())
     assert audit(p.scheduler.ledger.path).ended == {

@@ -48,13 +48,13 @@ def test_a_reward_that_fails_every_group_ends_the_run_with_its_last_error(tmp_pa
 
 
 def test_a_reward_that_fails_every_group_is_named_however_small_the_batch(tmp_path):
-    p = pipeline(tmp_path, mode="sync", B=1, reissues=0, rollout=BrokenFor(lambda prompt: True))
+    p = pipeline(tmp_path, mode="sync", B=1, retries=0, rollout=BrokenFor(lambda prompt: True))
     assert re.search(r" 3 .*'reward_error'", what_stops(p, MethodBroken))
 
 
 def test_a_row_that_the_reward_does_not_expect_fails_alone_and_is_not_tried_again(tmp_path):
     learner, rollout = FakeLearner(), BrokenFor(lambda prompt: prompt == 15)
-    p = pipeline(tmp_path, rollout=rollout, learner=learner, max_steps=12, reissues=2)
+    p = pipeline(tmp_path, rollout=rollout, learner=learner, max_steps=12, retries=2)
     run_virtual(p.run())
     assert p.version == 12 and 15 not in {key.prompt for _, key, _ in learner.trained}
     assert [key.attempt for key in rollout.failed] == [0]

@@ -93,16 +93,16 @@ def test_a_group_that_is_accepted_and_issued_again_as_surplus_counts_once(tmp_pa
         group, _ = scheduler.dispatch(0.0)
         meta, payload = group_of(group.key, 0)
         meta = replace(meta, changes=[CounterUpdate("run", "groups", "add", 1.0)])
-        scheduler.finish_group(group, scheduler.method.judge_group(meta), payload)
+        scheduler.finish_group(group, scheduler.method.judge_across_groups(meta), payload)
         return group
 
     first = accepted()
     scheduler.take_batch(BatchDecision(train=(), drop=(first.sequence_number,)))
     assert scheduler.method.counters.run == {} and not scheduler.method._lengths
     accepted()
-    scheduler.take_batch(scheduler.next_batch())
+    scheduler.take_batch(scheduler.decide_batch())
     scheduler.step_started(0.0)
-    scheduler.batch_trained(StepReport(1, {}, 1.0, 1))
+    scheduler.step_ended(StepReport(1, {}, 1.0, 1))
     assert scheduler.method.counters.run == {"groups": 1.0} and len(scheduler.method._lengths) == 1
 
 
@@ -111,12 +111,12 @@ def test_a_group_that_failed_or_whose_step_changed_nothing_changes_no_counter(tm
         async def step(self, batch):
             return StepReport(self.version, {"grad_norm": float("nan")}, 1.0, 1)
 
-    p = pipeline(tmp_path, B=1, reissues=0, prompts=FakePrompts(1), rollout=CountingRollout(), learner=NoStep())
+    p = pipeline(tmp_path, B=1, retries=0, prompts=FakePrompts(1), rollout=CountingRollout(), learner=NoStep())
     run(p.run())
     assert p.scheduler.ended["failed"] == 1 and p.scheduler.method.counters.run == {}
     rollout = CountingRollout()
     rollout.fate = lambda r: "?timeout"
-    p = pipeline(tmp_path / "failing", B=1, reissues=0, prompts=FakePrompts(1), rollout=rollout)
+    p = pipeline(tmp_path / "failing", B=1, retries=0, prompts=FakePrompts(1), rollout=rollout)
     run(p.run())
     assert p.scheduler.ended["failed"] == 1 and p.scheduler.method.counters.run == {}
 
@@ -131,21 +131,21 @@ def test_length_balance_drops_a_group_of_hopeless_lengths_among_the_latest():
     the group before."""
     balanced = state_of(names=["accuracy", "length_balance"])
     wrong = lengths(0, *[(2500, False)] * 20, (100, True))
-    assert balanced.judge_group(wrong).verdict.keep, "it has a good bin of its own"
+    assert balanced.judge_across_groups(wrong).verdict.keep, "it has a good bin of its own"
     rambling = lengths(1, *[(2500, False)] * 20, (2600, True))
-    assert balanced.judge_group(rambling) == replace(rambling, verdict=Verdict(False, "length_balance"))
+    assert balanced.judge_across_groups(rambling) == replace(rambling, verdict=Verdict(False, "length_balance"))
     assert rambling.verdict.keep, "the metadata that was given does not change"
     short = lengths(2, (100, True), (200, False))
-    assert balanced.judge_group(short).verdict.keep
-    assert state_of(names=["accuracy"]).judge_group(rambling).verdict.keep
+    assert balanced.judge_across_groups(short).verdict.keep
+    assert state_of(names=["accuracy"]).judge_across_groups(rambling).verdict.keep
 
 
 def test_a_group_that_failed_is_neither_dropped_by_the_length_balance_nor_part_of_it():
     """It has the verdict KEEP and hopeless lengths, among which the next group would be hopeless too."""
     balanced = state_of(names=["accuracy", "length_balance"])
     failed = replace(lengths(0, *[(2500, False)] * 40), failed="filter_error")
-    assert balanced.judge_group(failed).verdict == KEEP and not balanced.depends_on_earlier_groups(failed)
+    assert balanced.judge_across_groups(failed).verdict == KEEP and not balanced.depends_on_earlier_groups(failed)
     few_right = lengths(1, *[(2500, False)] * 9, (2500, True))
-    assert balanced.judge_group(few_right).verdict.keep, (
+    assert balanced.judge_across_groups(few_right).verdict.keep, (
         "1 of 10 is right; of 50, with the failed group's, it would be 2 %"
     )

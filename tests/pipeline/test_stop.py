@@ -36,7 +36,7 @@ def test_a_step_that_runs_is_finished_and_its_version_saved(tmp_path):
     said, seconds = stopped(p, 2.0)
     assert seconds == pytest.approx(1.1) and p.version == 1
     assert "SIGTERM" in said and f"{tmp_path / 'ckpt' / 'step_000001'}; --resume" in said
-    assert not p.rollouts or all(task.cancelled() for task in p.rollouts.values())
+    assert not p.group_tasks or all(task.cancelled() for task in p.group_tasks.values())
 
 
 def test_the_step_that_a_stop_waits_for_has_its_row_though_its_push_is_given_up(tmp_path):
@@ -207,7 +207,7 @@ def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_
         running = asyncio.create_task(live(world, p))
         while p.version < 1 or p.observer.current_phase != "push":
             await asyncio.sleep(1 / 16)
-        async with p.publisher.changing():  # as long as an engine joins
+        async with p.publisher.exclusive_learner():  # as long as an engine joins
             while not p.scheduler.current_batch:
                 await asyncio.sleep(1 / 16)
             seen.extend(item.meta.key.prompt for _, item in p.scheduler.current_batch)

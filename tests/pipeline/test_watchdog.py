@@ -145,7 +145,7 @@ def test_a_run_that_really_stalls_after_a_suspension_is_found(tmp_path):
 
 def test_when_everything_fails_the_run_stops_after_a_batch_of_failures_and_names_the_last(tmp_path):
     """B = 2, one reissue: the third group in a row that failed for good."""
-    said = stalled(pipeline(tmp_path, B=2, reissues=1, rollout=FakeRollout(fate=lambda r: "?env_error")))
+    said = stalled(pipeline(tmp_path, B=2, retries=1, rollout=FakeRollout(fate=lambda r: "?env_error")))
     assert re.search(r"^3 .*'env_error' .* 2 ", said)
 
 
@@ -156,7 +156,7 @@ def test_failures_between_groups_that_end_well_stop_nothing(tmp_path):
         tmp_path,
         mode="sync",
         B=2,
-        reissues=0,
+        retries=0,
         max_steps=5,
         rollout=FakeRollout(latency=lambda r: 1.0, fate=lambda r: next(fates)),
     )

@@ -402,7 +402,7 @@ async def _train_until_ranks_die(run: _Run, publisher: WeightPublisher, resume: 
             prompts=TaskPrompts(run.inputs.prompts, cfg),
             rollout=services.rollout,
             learner=services.learner,
-            publisher=services.publishing(publisher, lambda: observer.phase("turn", pipeline.version)),
+            publisher=services.publishing(publisher, lambda: observer.phase("wait for GPUs", pipeline.version)),
             ledger=ledger,
             checkpoints=run.checkpoints,
             observer=observer,

@@ -1,7 +1,7 @@
 """The loop's rollout and publisher, which take their turn on shared GPUs before they work. The loop does not know it.
 
-prompts -> run_group (sampling) ... the last group ends -> changing (learning): step -> publish (pushing): verified
-        -> run_group (sampling) ...
+prompts -> run_group (sampling) ... the last group ends -> exclusive_learner (learning): step
+        -> publish (pushing): verified -> run_group (sampling) ...
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TimeSharedPublisher:
         self.phase = phase
 
     @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    async def exclusive_learner(self) -> AsyncIterator[None]:
         """Take the learner's turn first, then the publisher's lock.
 
         An engine that is starting joins under that lock, and the learner's turn waits for it.
@@ -79,7 +79,7 @@ class TimeSharedPublisher:
         async with AsyncExitStack() as held:
             with self.phase():
                 await held.enter_async_context(self.time_share.learning())
-            await held.enter_async_context(self.inner.changing())
+            await held.enter_async_context(self.inner.exclusive_learner())
             yield
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:

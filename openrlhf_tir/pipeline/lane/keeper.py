@@ -154,7 +154,7 @@ class LaneKeeper:
         self._longest = float(longest)
         self._before: dict[tuple[GroupKey, int], tuple[str, int]] = {}
         self._measured_at: float | None = None
-        scheduler.on_evaluated = self.finished
+        scheduler.on_judged = self.finished
 
     def finished(self, meta: GroupMeta) -> None:
         """Count the lengths of a group that was evaluated, kept or not."""
@@ -191,16 +191,14 @@ class LaneKeeper:
             return
         base_s, per_sequence_s = self.speeds.line()
         lane_token_s = base_s + per_sequence_s * self.policy.places
-        deadlines = {
-            group.key: self.scheduler.rule.training_deadline(group) for group in self.scheduler.rolling.values()
-        }
-        by_key = {(response.group, response.sample): response for response in live if response.group in deadlines}
+        due_versions = {group.key: self.scheduler.rule.due_version(group) for group in self.scheduler.rolling.values()}
+        by_key = {(response.group, response.sample): response for response in live if response.group in due_versions}
         waiting = [
             Response(
                 key,
                 response.engine,
                 response.tokens,
-                left_s(self.scheduler, deadlines[response.group], self.size.period_s, now),
+                left_s(self.scheduler, due_versions[response.group], self.size.period_s, now),
                 response.moves,
             )
             for key, response in by_key.items()

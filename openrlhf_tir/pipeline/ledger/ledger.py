@@ -6,7 +6,7 @@ It answers whether a prompt was lost or trained twice, also after crashes and re
     issued ---> trained(step)      step is the version before the update; provisional until a checkpoint whose mark
                                    stands behind this line is complete
            ---> filtered(reason)   dropped by a filter
-           ---> failed(reason)     failed for good: after MAX_REISSUES, after two attempts if the environment refuses
+           ---> failed(reason)     failed for good: after MAX_RETRIES, after two attempts if the environment refuses
                                    the row, at once by the user's own code or a gradient that is not finite
            ---> requeued(reason)   this attempt is over; the prompt is issued again as attempt + 1
                                    (failed once, surplus, open at a crash)

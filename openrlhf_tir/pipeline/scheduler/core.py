@@ -1,12 +1,13 @@
 """RolloutScheduler: keeps the books on every group, and decides what the pipeline does next.
 
-    loop task   asks                               does                              then reports
-    produce     can_dispatch()                     dispatch()                        -
-    roll        must_finish_in_order()             run the group on an engine        group_evaluated(), finish_group()
-    train       can_take_part(), next_batch()      take_part() or take_batch(),      part_accumulated(), step_started(),
-                                                   learner step                      batch_trained(), step_finished()
-    push        push_is_due()                      drain if asked to, publish        push_finished()
-    checkpoint  -                                  write in the background           snapshot()
+    asyncio task   asks                       does                               then reports
+    produce        can_dispatch()             dispatch()                         -
+    roll           must_finish_in_order()     run the group on an engine         group_judged(), finish_group()
+    train          can_accumulate_part()      take_next_part(), gradients        part_accumulated()
+                   decide_batch()             take_batch(), learner step         step_started(), step_ended(),
+                                                                                 record_step_duration()
+    push           push_is_due()              drain if asked to, publish         push_finished()
+    checkpoint     -                          write in the background            snapshot()
 
 Life of a group
 
@@ -45,7 +46,7 @@ from .groups import AcceptedGroup, BatchDecision, InFlightGroup, QueuedPrompt, S
 from .learner_timing import LearnerTiming
 from .staleness import StalenessRule
 
-MAX_REISSUES = 5
+MAX_RETRIES = 5
 """New attempts of a group after its actor or environment failed. With the pauses between them, up to a minute each, an
 outage that lasts longer is no fault of the group's, and Health ends the run by name."""
 MAX_REPLACEMENTS = 8
@@ -93,12 +94,12 @@ class RolloutScheduler:
         groups = [scheduler.dispatch(now)[0] for _ in range(4)]    # version 0, so they are due by version 1
         assert not scheduler.can_dispatch()                        # admission: all 4 may be accepted
         ...                                                        # groups[2] and groups[3] finish
-        scheduler.take_batch(scheduler.next_batch())               # trains both at version 0
-        scheduler.batch_trained(report)
+        scheduler.take_batch(scheduler.decide_batch())             # trains both at version 0
+        scheduler.step_ended(report)
         scheduler.push_finished()
         younger = [scheduler.dispatch(now)[0] for _ in range(2)]   # version 1, due by version 2
         ...                                                        # both finish
-        assert scheduler.next_batch() is None                      # gate: groups[0] and groups[1] are due now and roll
+        assert scheduler.decide_batch() is None                    # gate: groups[0] and groups[1] are due now and roll
 
     Attributes:
         rule: The staleness rule.
@@ -114,12 +115,12 @@ class RolloutScheduler:
         weights_must_differ: True if an update since the last push must have changed the weights.
         draining: True while the engines finish what they roll before a push.
         stopping: True once the run was asked to stop. No push ends that.
-        batch_complete: True once nothing more comes to the current batch.
+        batch_closed: True once nothing more comes to the current batch.
         stepping: True while the learner makes a step. Its weights then belong to no version.
         accumulating: True while the learner makes the gradients of a part of the current batch.
         dispatched: Groups that took a slot: dispatched, or restored from a checkpoint as buffered.
         ended: How many groups ended in which state.
-        on_evaluated: Called with the metadata of every group that was rolled and evaluated, kept or not.
+        on_judged: Called with the metadata of every group that was rolled and evaluated, kept or not.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class RolloutScheduler:
             on_dropped: Called when an accepted group is dropped before it was trained.
         """
         self._settings = settings
-        self.max_reissues = MAX_REISSUES
+        self.max_retries = MAX_RETRIES
         self.prompts = prompts
         self.ledger = ledger
         self.rule = StalenessRule.from_config(settings)
@@ -153,7 +154,7 @@ class RolloutScheduler:
         self.timing = LearnerTiming()
         self._on_finished = on_finished
         self._on_dropped = on_dropped
-        self.on_evaluated: Callable[[GroupMeta], None] = lambda meta: None
+        self.on_judged: Callable[[GroupMeta], None] = lambda meta: None
 
         self.version = 0
         self.previous_version = 0
@@ -161,7 +162,7 @@ class RolloutScheduler:
         self.weights_must_differ = False
         self.draining = False
         self.stopping = False
-        self.batch_complete = False
+        self.batch_closed = False
         self.stepping = False
         self.accumulating = False
 
@@ -169,10 +170,10 @@ class RolloutScheduler:
         self._buffered: list[AcceptedGroup] = []
         """In training order."""
         self._current_batch: list[AcceptedGroup] = []
-        self._retries: list[QueuedPrompt] = []
+        self._requeued_prompts: list[QueuedPrompt] = []
         """By sequence number."""
-        self._replacements: deque[QueuedPrompt] = deque()
-        self._prompts_name_replacements: bool | None = None
+        self._replacement_prompts: deque[QueuedPrompt] = deque()
+        self._last_replacement_offered: bool | None = None
         """None until the prompts were asked for a replacement for the first time."""
         self._last_sequence_number = 0
         self._outcomes: list[tuple[int, PromptOutcome]] = []
@@ -240,7 +241,7 @@ class RolloutScheduler:
         buffered = len(self._buffered)
         accepted = buffered + len(self._current_batch)
         # What waits for the learner. It has accumulated a part of a batch, yet it idles until the rest is there.
-        waiting = buffered if self.batch_complete else accepted
+        waiting = buffered if self.batch_closed else accepted
         # A group that is dispatched now samples with weights that are already this many batches behind the learner's,
         # which uses up as much of its allowed staleness.
         allowed = self.rule.max_groups - self.unpushed_batches * self.rule.batch_groups
@@ -263,27 +264,27 @@ class RolloutScheduler:
             return DispatchObstacle.GATE
         return None
 
-    def batch_is_filled(self) -> bool:
+    def can_fill_batch(self) -> bool:
         """Return True if the buffered groups fill the current batch, as far as it will ever be filled.
 
         Before the first step they must also fill `pipeline.fill_batches` batches.
         """
-        return self.is_exhausted or (self._start_is_filled() and len(self._buffered) >= self.places_left)
+        return self.is_exhausted or (self._startup_fill_reached() and len(self._buffered) >= self.places_left)
 
     def gate_is_open(self) -> bool:
         """Return True if the next step leaves every remaining group trainable within max_staleness."""
-        buffered = [self.rule.training_deadline(group) for group, _ in self._buffered]
+        buffered = [self.rule.due_version(group) for group, _ in self._buffered]
         return self.rule.gate_is_open(
-            self.version, buffered, self._rolling_deadlines(), self.depth.max_accepted, self.places_left
+            self.version, buffered, self._due_versions_of_rolling(), self.depth.max_accepted, self.places_left
         )
 
-    def next_batch(self) -> BatchDecision | None:
+    def decide_batch(self) -> BatchDecision | None:
         """Return the groups that complete the current batch and the surplus, or None while the learner must wait.
 
         A batch holds the oldest dispatched groups, not the first finished, so short responses have no advantage. The
         last batch of the prompts may be smaller; an empty one says that the prompts are through.
         """
-        if not self.batch_is_filled() or not self.gate_is_open():
+        if not self.can_fill_batch() or not self.gate_is_open():
             return None
         groups = [group for group, _ in self._buffered]
         drop = self.rule.surplus(self.version, groups, self.places_left)
@@ -291,15 +292,15 @@ class RolloutScheduler:
         kept = [group.sequence_number for group in groups if group.sequence_number not in dropped]
         return BatchDecision(train=tuple(kept[: self.places_left]), drop=drop)
 
-    def can_take_part(self) -> bool:
+    def can_accumulate_part(self) -> bool:
         """Return True if the learner may begin on a part of the batch. None is begun once the run was asked to stop."""
         part_groups = self.early_accumulation.part_groups
         leaves_a_rest = self.early_accumulation.leaves_a_rest(len(self._buffered), self.places_left)
-        if not leaves_a_rest or self.draining or self.stopping or not self._start_is_filled():
+        if not leaves_a_rest or self.draining or self.stopping or not self._startup_fill_reached():
             return False
-        part = [self.rule.training_deadline(group) for group, _ in self._buffered[:part_groups]]
+        part = [self.rule.due_version(group) for group, _ in self._buffered[:part_groups]]
         return self.early_accumulation.may_take(
-            self.version, part, self._rolling_deadlines(), self.places_left - part_groups
+            self.version, part, self._due_versions_of_rolling(), self.places_left - part_groups
         )
 
     def push_is_due(self, *, evaluation_running: bool, evaluation_pending: bool) -> bool:
@@ -332,7 +333,7 @@ class RolloutScheduler:
         """
         if self.rule.batches_ahead > 0:
             return False
-        may_replace = self._prompts_name_replacements is not False
+        may_replace = self._last_replacement_offered is not False
         if failure is not None or meta is None:
             return may_replace and not self._is_retried(group, failure)
         if not meta.verdict.keep:
@@ -351,12 +352,12 @@ class RolloutScheduler:
         if failure == SUSPENDED:
             return True
         if failure == TaskRefused.reason:
-            return group.retries < min(1, self.max_reissues)
-        return failure not in USER_CODE_REASONS and group.retries < self.max_reissues
+            return group.retries < min(1, self.max_retries)
+        return failure not in USER_CODE_REASONS and group.retries < self.max_retries
 
     def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
         """Return True if every group that was dispatched before this one has finished for good."""
-        oldest_retry = self._retries[0].sequence_number if self._retries else None
+        oldest_retry = self._requeued_prompts[0].sequence_number if self._requeued_prompts else None
         no_older_retry = oldest_retry is None or oldest_retry > group.sequence_number
         return min(self._rolling) == group.sequence_number and no_older_retry
 
@@ -394,8 +395,8 @@ class RolloutScheduler:
         self.notify()
         return group, self.method.with_run_facts(task, queued.prompt, self.version)
 
-    def group_evaluated(self, group: InFlightGroup, meta: GroupMeta, now: float, stats: Mapping[str, float]) -> None:
-        """Give a group's figures to the depth controller and to `on_evaluated`. Call it before `finish_group`.
+    def group_judged(self, group: InFlightGroup, meta: GroupMeta, now: float, stats: Mapping[str, float]) -> None:
+        """Give a group's figures to the depth controller and to `on_judged`. Call it before `finish_group`.
 
         Args:
             group: The group, still rolling.
@@ -403,7 +404,7 @@ class RolloutScheduler:
             now: Event loop time in seconds.
             stats: What `Rollout.engine_stats` returns.
         """
-        self.on_evaluated(meta)
+        self.on_judged(meta)
         latency_s = now - group.started_at
         self.depth.group_finished(meta.verdict.keep, latency_s, len(self._rolling) - 1, EngineLoad.from_stats(stats))
 
@@ -457,11 +458,11 @@ class RolloutScheduler:
             PipelineError: A group would be trained beyond max_staleness, which is a bug in the gate.
         """
         self._requeue_buffered(decision.drop, "surplus")
-        self.batch_complete = True
+        self.batch_closed = True
         return self._move_to_batch(decision.train)
 
-    def take_part(self) -> list[BatchItem]:
-        """Move the buffered groups that are due first to the current batch. Only when `can_take_part` returns True.
+    def take_next_part(self) -> list[BatchItem]:
+        """Move the buffered groups that are due first to the current batch. Only if `can_accumulate_part()`.
 
         Raises:
             PipelineError: As in `take_batch`.
@@ -477,7 +478,7 @@ class RolloutScheduler:
         self.notify()
 
     def step_started(self, now: float) -> None:
-        """Record that the learner trains the current batch. Until `batch_trained` there is no consistent snapshot.
+        """Record that the learner trains the current batch. Until `step_ended` there is no consistent snapshot.
 
         Args:
             now: Event loop time in seconds.
@@ -485,7 +486,7 @@ class RolloutScheduler:
         self.stepping = True
         self.timing.step_started(now)
 
-    def step_finished(self, seconds: float) -> None:
+    def record_step_duration(self, seconds: float) -> None:
         """Let the depth controller learn from a step.
 
         Args:
@@ -494,14 +495,14 @@ class RolloutScheduler:
         work_s = self.timing.step_finished(seconds)
         self.depth.step_finished(work_s, self.timing.period_s)
 
-    def batch_trained(self, report: StepReport) -> None:
+    def step_ended(self, report: StepReport) -> None:
         """End the current batch: TRAINED, or FAILED if no gradient of the step was finite.
 
         A group whose gradient is not finite fails for good: another attempt would only repeat it.
         """
         batch = self._current_batch
         self._current_batch = []
-        self.batch_complete = False
+        self.batch_closed = False
         self.stepping = False
         if not report.finite:
             self._batch_failed(batch, "nonfinite_gradient")
@@ -525,7 +526,7 @@ class RolloutScheduler:
         self.draining = False
         self.notify()
 
-    def drain(self) -> None:
+    def start_draining(self) -> None:
         """Dispatch nothing until the next push."""
         self.draining = True
 
@@ -566,8 +567,8 @@ class RolloutScheduler:
             previous_version=self.previous_version,
             rolling=tuple(self._rolling.values()),
             accepted=(*self._current_batch, *self._buffered),
-            retries=tuple(self._retries),
-            replacements=tuple(self._replacements),
+            retries=tuple(self._requeued_prompts),
+            replacements=tuple(self._replacement_prompts),
             last_sequence_number=self._last_sequence_number,
             outcomes=tuple(self._outcomes),
             prompts_json=json.dumps(self.prompts.state()),
@@ -589,12 +590,12 @@ class RolloutScheduler:
         self.method.restore(json.loads(snapshot.method_json))
         self._last_sequence_number = snapshot.last_sequence_number
         self._outcomes = list(snapshot.outcomes)
-        self._retries = list(snapshot.retries)
-        self._replacements = deque(snapshot.replacements)
+        self._requeued_prompts = list(snapshot.retries)
+        self._replacement_prompts = deque(snapshot.replacements)
         accepted_keys = [group.key for group, _ in snapshot.accepted]
         self.ledger.rolled_back(snapshot.ledger_mark, [group.key for group in snapshot.rolling] + accepted_keys)
         for group in snapshot.rolling:
-            self._queue_retry(group, "resume", counts_as_retry=False)
+            self._queue_again(group, "resume", counts_as_retry=False)
         self._buffered = sorted(snapshot.accepted, key=_training_order)
         self.dispatched = len(snapshot.accepted)
 
@@ -634,15 +635,15 @@ class RolloutScheduler:
 
     # --- internals
 
-    def _rolling_deadlines(self) -> Iterable[int]:
-        return map(self.rule.training_deadline, self._rolling.values())
+    def _due_versions_of_rolling(self) -> Iterable[int]:
+        return map(self.rule.due_version, self._rolling.values())
 
     def _waits_for_gate(self) -> bool:
         """Return True if a full batch is buffered, the learner is idle, and only the gate keeps it from starting."""
-        ready = not self.batch_complete and self._start_is_filled() and len(self._buffered) >= self.places_left
+        ready = not self.batch_closed and self._startup_fill_reached() and len(self._buffered) >= self.places_left
         return ready and not self.gate_is_open()
 
-    def _start_is_filled(self) -> bool:
+    def _startup_fill_reached(self) -> bool:
         """Return True once pipeline.fill_batches batches of accepted groups were there, or the first step was made.
 
         A run of fewer batches waits for those that it trains.
@@ -654,7 +655,7 @@ class RolloutScheduler:
         return len(self._buffered) + len(self._current_batch) >= batches * self.rule.batch_groups
 
     def _has_prompt(self) -> bool:
-        return bool(self._retries or self._replacements) or self.prompts.more()
+        return bool(self._requeued_prompts or self._replacement_prompts) or self.prompts.more()
 
     def _max_rolling(self) -> float:
         return self._settings.rollout.vllm_generate_batch_size or math.inf
@@ -666,10 +667,10 @@ class RolloutScheduler:
 
     def _next_prompt(self) -> QueuedPrompt:
         """Take the prompt that is dispatched next out of its queue."""
-        if self._retries:
-            return self._retries.pop(0)
-        if self._replacements:
-            return self._replacements.popleft()
+        if self._requeued_prompts:
+            return self._requeued_prompts.pop(0)
+        if self._replacement_prompts:
+            return self._replacement_prompts.popleft()
         following = self.prompts.next()
         if following is None:
             raise PipelineError("dispatch() was called without a prompt. This is a bug in the loop.")
@@ -737,11 +738,11 @@ class RolloutScheduler:
 
     def _requeue(self, group: InFlightGroup, reason: str, *, counts_as_retry: bool) -> GroupState:
         """End this attempt and dispatch its prompt again, at its place in line."""
-        self._queue_retry(group, reason, counts_as_retry=counts_as_retry)
+        self._queue_again(group, reason, counts_as_retry=counts_as_retry)
         self.ended[GroupState.REQUEUED] += 1
         return GroupState.REQUEUED
 
-    def _queue_retry(self, group: InFlightGroup, reason: str, *, counts_as_retry: bool) -> None:
+    def _queue_again(self, group: InFlightGroup, reason: str, *, counts_as_retry: bool) -> None:
         self.ledger.ended(GroupState.REQUEUED, group.key, reason=reason)
         retry = QueuedPrompt(
             group.key.epoch,
@@ -750,7 +751,7 @@ class RolloutScheduler:
             group.retries + counts_as_retry,
             group.replacements,
         )
-        bisect.insort(self._retries, retry, key=_sequence_number)
+        bisect.insort(self._requeued_prompts, retry, key=_sequence_number)
 
     def _requeue_buffered(self, numbers: Collection[int], reason: str) -> None:
         """Drop accepted groups; their prompts keep their place in line, and the attempt does not count as a retry."""
@@ -765,10 +766,10 @@ class RolloutScheduler:
         if group.replacements >= MAX_REPLACEMENTS or not self.prompts.more():
             return
         another = self.prompts.in_place_of(group.key.prompt)
-        self._prompts_name_replacements = another is not None
+        self._last_replacement_offered = another is not None
         if another is not None:
             epoch, prompt = another
-            self._replacements.append(QueuedPrompt(epoch, prompt, replacements=group.replacements + 1))
+            self._replacement_prompts.append(QueuedPrompt(epoch, prompt, replacements=group.replacements + 1))
 
 
 def _training_order(accepted: AcceptedGroup) -> tuple[int, int]:

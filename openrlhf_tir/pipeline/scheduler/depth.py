@@ -86,10 +86,10 @@ class FixedDepth:
     def likely_accepted(self, rolling: int) -> int:
         return rolling
 
-    def wants_more(self, rolling: int, buffered: int) -> bool:
-        return rolling + buffered < self.groups
+    def wants_more(self, rolling: int, waiting: int) -> bool:
+        return rolling + waiting < self.groups
 
-    def paused_at_gate(self, rolling: int, buffered: int) -> bool:
+    def paused_at_gate(self, rolling: int, waiting: int) -> bool:
         return False
 
     def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:
@@ -194,19 +194,19 @@ class AutoDepth:
         one_deviation_below_mean = self._long.quantile(rolling, -1.0)
         return max(0, math.floor(min(rolling, one_deviation_below_mean)))
 
-    def wants_more(self, rolling: int, buffered: int) -> bool:
+    def wants_more(self, rolling: int, waiting: int) -> bool:
         """Return True if one more group is useful.
 
         Args:
             rolling: Groups on engines.
             buffered: Accepted groups that the learner still waits to train.
         """
-        expected = buffered + self.acceptance * rolling
+        expected = waiting + self.acceptance * rolling
         return expected < self._demand() and not self._engines_are_full(rolling)
 
-    def paused_at_gate(self, rolling: int, buffered: int) -> bool:
+    def paused_at_gate(self, rolling: int, waiting: int) -> bool:
         """Return True if no group should start while a full batch waits for the gate. Arguments as in `wants_more`."""
-        expected = buffered + self.acceptance * rolling
+        expected = waiting + self.acceptance * rolling
         return expected >= max(self.GATE_BATCHES * self._batch_groups, self.acceptance * self._max_groups)
 
     def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:

@@ -70,15 +70,15 @@ class EarlyAccumulation:
 
         Args:
             version: The learner's version.
-            part: Training deadlines of the groups of the part: the buffered groups that are due first.
-            rolling: Training deadlines of all rolling groups.
+            part: Due versions of the groups of the part: the buffered groups that are due first.
+            rolling: Due versions of all rolling groups.
             places: Places that the batch has left after the part.
         """
-        latest_deadline = max(part, default=version)
+        latest_due_version = max(part, default=version)
         rolling_so_far = 0
-        for deadline, count in sorted(Counter(rolling).items()):
+        for due_version, count in sorted(Counter(rolling).items()):
             rolling_so_far += count
-            available = places + self.rule.places_after_step(version, deadline)
-            if deadline < latest_deadline and rolling_so_far > available:
+            available = places + self.rule.places_after_step(version, due_version)
+            if due_version < latest_due_version and rolling_so_far > available:
                 return False
         return True

@@ -22,7 +22,7 @@ class InFlightGroup:
         sequence_number: The prompt's place in line, from 1. A repeated attempt keeps it, so that with a staleness of 0
             a run with faults trains the batches of a run without.
         version: Policy version of the engines at this dispatch. No token of the group is older.
-        retries: Earlier attempts that count towards MAX_REISSUES.
+        retries: Earlier attempts that count towards MAX_RETRIES.
         started_at: Time of the dispatch, in event loop seconds.
         environment: Name of the environment.
         replacements: How many groups in a row were filtered in whose place this one was dispatched.
@@ -60,7 +60,7 @@ class QueuedPrompt:
         epoch: The epoch of the prompt.
         prompt: Index of the prompt in the data set.
         sequence_number: The place in line to keep; None for a replacement, which gets a new one.
-        retries: Earlier attempts that count towards MAX_REISSUES.
+        retries: Earlier attempts that count towards MAX_RETRIES.
         replacements: As in `InFlightGroup`.
     """
 

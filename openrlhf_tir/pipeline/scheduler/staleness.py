@@ -63,13 +63,13 @@ class StalenessRule:
         """Groups that may be under way at once if all of them may be accepted."""
         return (self.batches_ahead + 1) * self.batch_groups
 
-    def training_deadline(self, group: InFlightGroup) -> int:
+    def due_version(self, group: InFlightGroup) -> int:
         """Return the last version at which the batch that trains the group may begin."""
         return group.version + self.batches_ahead * self.updates_per_batch
 
-    def places_after_step(self, version: int, deadline: int) -> int:
-        """Return how many groups the steps after the one at `version` can train by `deadline`."""
-        return (deadline - version) // self.updates_per_batch * self.batch_groups
+    def places_after_step(self, version: int, due_version: int) -> int:
+        """Return how many groups the steps after the one at `version` can train by `due_version`."""
+        return (due_version - version) // self.updates_per_batch * self.batch_groups
 
     def batches_between(self, earlier: int, later: int) -> int:
         """Return the batches between two versions, rounded up: an update that was left out adds no version."""
@@ -87,21 +87,21 @@ class StalenessRule:
 
         Args:
             version: The learner's version.
-            buffered: Training deadlines of all buffered groups, those of the next batch included.
-            rolling: Training deadlines of all rolling groups.
+            buffered: Due versions of all buffered groups, those of the next batch included.
+            rolling: Due versions of all rolling groups.
             max_accepted: Returns how many of n rolling groups may be accepted. By default all of them.
             places: Places that the batch at `version` has left; None for all of them.
         """
         places = self.batch_groups if places is None else places
-        buffered_by_deadline = Counter(buffered)
-        rolling_by_deadline = Counter(rolling)
+        buffered_by_due_version = Counter(buffered)
+        rolling_by_due_version = Counter(rolling)
         buffered_so_far = 0
         rolling_so_far = 0
-        for deadline in sorted(buffered_by_deadline.keys() | rolling_by_deadline.keys()):
-            places_later = self.places_after_step(version, deadline)
+        for due_version in sorted(buffered_by_due_version.keys() | rolling_by_due_version.keys()):
+            places_later = self.places_after_step(version, due_version)
             # Surplus does not count: it is lost whether the learner waits or not.
-            buffered_so_far = min(buffered_so_far + buffered_by_deadline[deadline], places_later + places)
-            rolling_so_far += rolling_by_deadline[deadline]
+            buffered_so_far = min(buffered_so_far + buffered_by_due_version[due_version], places_later + places)
+            rolling_so_far += rolling_by_due_version[due_version]
             remaining = max(0, buffered_so_far - places)
             # A rolling group that is due now must end first, however unlikely it is to be accepted.
             due_now = places_later <= 0 and rolling_so_far > 0
@@ -121,16 +121,16 @@ class StalenessRule:
             places: Places that the batch at `version` has left; None for all of them.
         """
         places = self.batch_groups if places is None else places
-        groups_by_deadline: dict[int, list[InFlightGroup]] = {}
+        groups_by_due_version: dict[int, list[InFlightGroup]] = {}
         for group in groups:
-            groups_by_deadline.setdefault(self.training_deadline(group), []).append(group)
+            groups_by_due_version.setdefault(self.due_version(group), []).append(group)
         dropped: list[int] = []
         kept = 0
-        for deadline in sorted(groups_by_deadline):
-            due = groups_by_deadline[deadline]
-            kept += len(due)
-            excess = kept - self.places_after_step(version, deadline) - places
+        for due_version in sorted(groups_by_due_version):
+            groups_due = groups_by_due_version[due_version]
+            kept += len(groups_due)
+            excess = kept - self.places_after_step(version, due_version) - places
             if excess > 0:
-                dropped += [group.sequence_number for group in due[-excess:]]
+                dropped += [group.sequence_number for group in groups_due[-excess:]]
                 kept -= excess
         return tuple(dropped)

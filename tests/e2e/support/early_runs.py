@@ -12,7 +12,7 @@ import numpy as np
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.learner.minibatches import train_batch
+from openrlhf_tir.learner.minibatches import make_train_batch
 from openrlhf_tir.types import Group, TrainBatch
 
 from .learner_batch import make_batch, random_groups
@@ -60,7 +60,7 @@ def groups(seed: int) -> list[Group]:
 
 def parts_of(cfg: Config, of: list[Group], version: int, cuts: tuple[int, ...]) -> list[tuple[TrainBatch, list[Group]]]:
     items, ends = make_batch(of, 1).items, (0, *cuts, len(of))
-    return [(train_batch(cfg, version, items[a:b]), of[a:b]) for a, b in pairwise(ends)]
+    return [(make_train_batch(cfg, version, items[a:b]), of[a:b]) for a, b in pairwise(ends)]
 
 
 def in_parts(learner: Any, of: list[Group], cuts: tuple[int, ...]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.learner.minibatches import train_batch
+from openrlhf_tir.learner.minibatches import make_train_batch
 
 from .learner_batch import make_batch, random_groups
 
@@ -65,7 +65,7 @@ def cut_config(model: Path, world: int) -> Config:
 
 def cut_batch(cfg: Config, seed: int, version: int):
     groups = random_groups(3, 3, seed)
-    return train_batch(cfg, version, make_batch(groups, 1).items), groups
+    return make_train_batch(cfg, version, make_batch(groups, 1).items), groups
 
 
 def batch(world: int, seed: int):

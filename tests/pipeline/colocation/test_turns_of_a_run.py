@@ -134,7 +134,9 @@ class Session:
         given = {"rollout": {"batch_size": B}, "pipeline": {"mode": "sync"}, **sections}
         p = pipeline_in(self.world, learner, run_dir, prompts=PROMPTS, sections=given)
         p.rollout = TimeSharedRollout(self.world, self.time_share)
-        p.publisher = TimeSharedPublisher(p.publisher, self.time_share, lambda: p.observer.phase("turn", p.version))
+        p.publisher = TimeSharedPublisher(
+            p.publisher, self.time_share, lambda: p.observer.phase("wait for GPUs", p.version)
+        )
         p.evaluation.world = SimpleNamespace(run_group=p.rollout.run_group, rng=self.world.rng)
         return p
 
@@ -228,7 +230,8 @@ def test_an_engine_that_dies_in_the_learners_turn_is_started_again_after_it(tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill_all", "hang"])
 @pytest.mark.parametrize(
-    ("during", "turn"), [("turn", None), ("step", GpuTurn.LEARNING), ("push", None), ("push", GpuTurn.PUSHING)]
+    ("during", "turn"),
+    [("wait for GPUs", None), ("step", GpuTurn.LEARNING), ("push", None), ("push", GpuTurn.PUSHING)],
 )
 def test_the_only_engine_is_lost_in_any_turn_and_the_run_goes_on(tmp_path, fault, during, turn):
     """`turn`: that of the GPUs at the strike, None: a switch is under way."""

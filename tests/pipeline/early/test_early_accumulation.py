@@ -199,7 +199,7 @@ def test_an_engine_may_join_between_two_parts(tmp_path):
 
     async def go():
         lock = held()
-        p.publisher.changing = lambda: lock
+        p.publisher.exclusive_learner = lambda: lock
         running = asyncio.create_task(p.run())
         await asyncio.sleep(6.0)  # three parts are done, the fourth group stays for the step
         assert len(p.scheduler.current_batch) == 3 and not lock.locked() and not p.scheduler.accumulating

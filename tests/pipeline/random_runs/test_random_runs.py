@@ -73,7 +73,7 @@ def test_a_broken_loop_is_found_and_its_events_shrink_to_the_one_that_matters(tm
     def forgetful(self, group, reason, *, counts_as_retry):
         queue_retry(self, group, reason, counts_as_retry=counts_as_retry)
         if reason == "resume":
-            self._retries.pop()
+            self._requeued_prompts.pop()
 
     monkeypatch.setattr(RolloutScheduler, "_queue_retry", forgetful)
     kinds = ["kill", "refuse", "evaluation_fail", "hang", "crash", "env_hang", "no_start", "learner_nan", "disk_full"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.learner.minibatches import critic_parts, cut, train_batch
+from openrlhf_tir.learner.minibatches import critic_parts, cut, make_train_batch
 from tests.e2e.support.learner_batch import make_batch, random_groups
 
 GROUPS = random_groups(4, 4, seed=0)
@@ -20,7 +20,7 @@ def batch(ranks: int = 1, size: int | None = 4, epochs: int = 1, version: int = 
         rollout={"batch_size": 4, "n_samples_per_prompt": 4},
         train={"batch_size": size, "max_epochs": epochs, "max_steps": 480, "seed": seed},
     )
-    return train_batch(cfg, version, make_batch(groups, ranks).items)
+    return make_train_batch(cfg, version, make_batch(groups, ranks).items)
 
 
 def test_one_update_of_all_is_what_it_was():
@@ -65,7 +65,7 @@ def test_the_critics_parts_do_not_depend_on_the_number_of_ranks_and_each_is_spre
         }
         cfg = Config(**sections, train={"max_steps": 480, **train}, algo={"advantage": {"estimator": estimator}})
         items = make_batch(GROUPS, ranks).items
-        return critic_parts(cfg, 0, [i.meta for i in items]), train_batch(cfg, 0, items)
+        return critic_parts(cfg, 0, [i.meta for i in items]), make_train_batch(cfg, 0, items)
 
     parts, batch = made(2, 4)
     assert (
@@ -99,5 +99,5 @@ def test_ranks_that_share_their_sequences_are_one_owner(size):
         train={"batch_size": size, "max_steps": 4},
         pipeline={"max_staleness": 7},
     )
-    given = train_batch(cfg, 0, make_batch(GROUPS, 1).items)
+    given = make_train_batch(cfg, 0, make_batch(GROUPS, 1).items)
     assert {rank for part in given.updates for rank in part.values()} == set(given.rank_of.values()) == {0, 1}

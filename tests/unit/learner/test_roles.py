@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.learner.minibatches import train_batch
+from openrlhf_tir.learner.minibatches import make_train_batch
 from openrlhf_tir.memory.threads import Threads
 from tests.e2e.support.learner_batch import make_batch, random_groups
 from tests.e2e.support.tiny_model import save_tiny
@@ -92,7 +92,7 @@ def test_without_a_number_of_its_own_the_critic_takes_as_many_steps_as_the_polic
     cfg = {"algo": GAE, "train": {"micro_batch_size": 4, "batch_size": 4, "max_epochs": 2}}
     ranked = learner(**cfg)
     groups = random_groups(3, 3, 0)
-    ranked.step(train_batch(ranked.cfg, 0, make_batch(groups, 1).items), groups)
+    ranked.step(make_train_batch(ranked.cfg, 0, make_batch(groups, 1).items), groups)
     assert len(ranked.engine.grads) == len(ranked.auxiliary.critic.engine.grads) == ranked.version == 8
 
 

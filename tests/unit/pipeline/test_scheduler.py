@@ -63,7 +63,7 @@ def roll(scheduler: RolloutScheduler, n: int) -> list[InFlightGroup]:
 
 
 def take(scheduler: RolloutScheduler) -> list[BatchItem]:
-    decision = scheduler.next_batch()
+    decision = scheduler.decide_batch()
     assert decision is not None
     return scheduler.take_batch(decision)
 
@@ -71,7 +71,7 @@ def take(scheduler: RolloutScheduler) -> list[BatchItem]:
 def train(scheduler: RolloutScheduler, report: StepReport = TRAINED, now: float = 0.0) -> None:
     take(scheduler)
     scheduler.step_started(now)
-    scheduler.batch_trained(report)
+    scheduler.step_ended(report)
 
 
 def test_a_state_is_terminal_when_its_group_gives_back_the_slot():
@@ -89,7 +89,7 @@ def test_every_group_is_in_one_place_and_the_books_agree_all_the_way(tmp_path):
     assert (len(scheduler.rolling), len(scheduler.buffered), len(scheduler.current_batch)) == (1, 1, 2)
     assert scheduler.slots_taken == scheduler.dispatched == 4
     scheduler.step_started(now=0.0)
-    scheduler.batch_trained(TRAINED)
+    scheduler.step_ended(TRAINED)
     scheduler.check()
     assert (scheduler.version, len(scheduler.current_batch), scheduler.ended[GroupState.TRAINED]) == (1, 0, 2)
 
@@ -101,9 +101,9 @@ def test_decisions_change_nothing(tmp_path):
     before = scheduler.snapshot()
     for _ in range(2):
         assert scheduler.can_dispatch()
-        assert scheduler.batch_is_filled()
+        assert scheduler.can_fill_batch()
         assert scheduler.gate_is_open()
-        assert scheduler.next_batch() == ((1, 2), ())
+        assert scheduler.decide_batch() == ((1, 2), ())
         assert not scheduler.push_is_due(evaluation_running=False, evaluation_pending=False)
     assert scheduler.snapshot() == before
 
@@ -120,11 +120,11 @@ def test_the_documented_example_is_true(tmp_path):
     younger = [scheduler.dispatch(now=0.0)[0] for _ in range(2)]
     for group in younger:
         accept(scheduler, group)
-    assert scheduler.batch_is_filled()
-    assert scheduler.next_batch() is None
+    assert scheduler.can_fill_batch()
+    assert scheduler.decide_batch() is None
     for group in groups[:2]:
         accept(scheduler, group)
-    assert scheduler.next_batch() == ((1, 2), ())
+    assert scheduler.decide_batch() == ((1, 2), ())
 
 
 def test_groups_in_training_take_a_slot_until_their_batch_has_ended(tmp_path):
@@ -135,7 +135,7 @@ def test_groups_in_training_take_a_slot_until_their_batch_has_ended(tmp_path):
     take(scheduler)
     assert scheduler.dispatch_obstacle() is DispatchObstacle.STALENESS
     scheduler.step_started(now=0.0)
-    scheduler.batch_trained(TRAINED)
+    scheduler.step_ended(TRAINED)
     scheduler.push_finished()
     assert scheduler.can_dispatch()
 
@@ -174,14 +174,14 @@ def test_the_reason_why_no_group_may_start_is_named(tmp_path, sections, rolling,
 def test_a_push_ends_a_drain_and_never_a_stop(tmp_path):
     scheduler = scheduler_in(tmp_path, prompts=1)
     scheduler.stop()
-    scheduler.drain()
+    scheduler.start_draining()
     scheduler.push_finished()
     assert scheduler.dispatch_obstacle() is DispatchObstacle.STOP
 
 
 def test_a_drain_and_the_end_of_the_prompts_are_reasons_too(tmp_path):
     scheduler = scheduler_in(tmp_path, prompts=1)
-    scheduler.drain()
+    scheduler.start_draining()
     assert scheduler.dispatch_obstacle() is DispatchObstacle.DRAIN
     scheduler.push_finished()
     scheduler.dispatch(now=0.0)
@@ -201,7 +201,7 @@ def test_the_depth_controller_learns_how_long_steps_take_and_how_far_apart_they_
     for version, started_at in enumerate((10.0, 17.0, 23.5), start=1):
         roll(scheduler, 2)
         train(scheduler, StepReport(version, {}, 1.0, 8), now=started_at)
-        scheduler.step_finished(4.0)
+        scheduler.record_step_duration(4.0)
     assert Recorder.reported == [(4.0, None), (4.0, 7.0), (4.0, 6.5)]
 
 
@@ -311,7 +311,7 @@ def test_a_snapshot_does_not_change_when_the_run_goes_on(tmp_path):
     with pytest.raises(dataclasses.FrozenInstanceError):
         scheduler.current_batch[0].item.meta.rewards = [9.0]
     scheduler.step_started(now=0.0)
-    scheduler.batch_trained(TRAINED)
+    scheduler.step_ended(TRAINED)
     roll(scheduler, 2)
     group, _ = scheduler.dispatch(now=0.0)
     scheduler.finish_group(group, None, failure="env_error")
@@ -350,7 +350,7 @@ def test_a_group_with_tokens_beyond_max_staleness_is_never_trained(tmp_path):
 def test_a_group_that_a_suspension_has_cost_is_dispatched_again_however_often(tmp_path):
     """It does not count towards the attempts that a group has."""
     scheduler = scheduler_in(tmp_path)
-    for _ in range(scheduler.max_reissues + 3):
+    for _ in range(scheduler.max_retries + 3):
         group, _ = scheduler.dispatch(now=0.0)
         assert group.key.prompt == 0 and group.retries == 0
         assert scheduler.finish_group(group, None, failure="suspended") == GroupState.REQUEUED
@@ -358,7 +358,7 @@ def test_a_group_that_a_suspension_has_cost_is_dispatched_again_however_often(tm
 
 def test_a_prompt_that_fails_too_often_fails_for_good(tmp_path):
     scheduler = scheduler_in(tmp_path)
-    scheduler.max_reissues = 1
+    scheduler.max_retries = 1
     ends = []
     for _ in range(2):
         group, _ = scheduler.dispatch(now=0.0)

@@ -16,7 +16,7 @@ def groups_due(*deadlines: int) -> list[InFlightGroup]:
 def test_a_group_is_due_as_many_batches_after_its_dispatch_as_staleness_allows():
     """Two batches ahead of four updates each: dispatched at version 3, due at 11."""
     (group,) = groups_due(3)
-    assert StalenessRule(batch_groups=2, updates_per_batch=4, batches_ahead=2).training_deadline(group) == 11
+    assert StalenessRule(batch_groups=2, updates_per_batch=4, batches_ahead=2).due_version(group) == 11
 
 
 def test_the_gate_waits_for_a_group_that_must_be_trained_at_this_version():

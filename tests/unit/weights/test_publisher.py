@@ -249,7 +249,7 @@ async def test_a_newcomer_waits_for_the_step_and_for_no_drain(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
     newcomer = FakeEngine()
-    async with p.changing():
+    async with p.exclusive_learner():
         joining = asyncio.create_task(p.join(newcomer))
         await asyncio.sleep(0)
         p.learner.updates = 2
