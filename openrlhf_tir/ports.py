@@ -341,9 +341,9 @@ class Publisher(Protocol):
     """Pushes the learner's weights to the engines and proves them: weights/publisher.py."""
 
     def exclusive_learner(self) -> AbstractAsyncContextManager[None]:
-        """Hold the publisher's lock while the learner accumulates, steps or loads a checkpoint, and for nothing else.
+        """Have the learner to oneself while it accumulates, steps or loads a checkpoint, and for nothing else.
 
-        Nobody asks the learner for weights or scores meanwhile. Entering waits for an engine that is joining.
+        Nobody else asks it for weights or scores meanwhile, so no engine joins. Entering waits for one that is joining.
         """
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:

@@ -3,7 +3,7 @@
 An evaluation that fails is repeated, or recorded as failed, and never ends a run. One that cannot work (ConfigError)
 does.
 
-    push of v --> begin --------- held-out problems, beside the rollouts ---------> recorded as of v
+    push of v --> begin_if_pending ---- held-out problems, beside the rollouts ----> recorded as of v
                     |
                     +--> the learner trains on what staleness admits; the next push waits for the end of it all
                     +--> sync, eval.wait: the learner waits

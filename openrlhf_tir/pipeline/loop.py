@@ -1,20 +1,21 @@
 """The training loop.
 
-    prompts -> [scheduler] -> rollout actors -> groups -> filters -> buffer -> learner -> weights -> rollout actors
+    prompts -> [scheduler] -> rollout actors: groups, rewards, filters -> filter over several groups -> buffer
+            -> learner -> weights -> rollout actors
 
-    task         consumes                produces               waits for                      unblocked by
+    asyncio task consumes                produces               waits for                      unblocked by
     produce      prompts                 rolling groups         scheduler.can_dispatch()       a group, a step, a push
-    roll         a rolling group         a buffered group       the rollout actor              the group's deadline
+    roll         a rolling group         a buffered group       the rollout actor              rollout.group_deadline_s
     train        buffered groups         a new policy version   a full batch, then the gate    roll
-      accumulate   some of a batch         their gradients        can_accumulate_part()                roll
+      accumulate   some of a batch         their gradients        can_accumulate_part()          roll
       push         a new version           verified weights       an evaluation; with drain      evaluate, roll
                                                                 also every rolling group
-    evaluate     verified weights        metrics, a score       engines, beside the rollouts   its groups' deadlines
+    evaluate     verified weights        metrics, a score       engines, beside the rollouts   rollout.group_deadline_s
     watchdog     phases, groups          -                      Config.stall_timeout_s         -
 
 One asyncio task for each of these, and one for each rolling group, in the controller process, which holds metadata and
-references only. Between two awaits the scheduler's state is consistent, so a checkpoint may be taken at any of them
-except while the learner steps or accumulates.
+references only. (`Task` is a prompt's problem, and no asyncio task.) Between two awaits the scheduler's state is
+consistent, so a checkpoint may be taken at any of them except while the learner steps or accumulates.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Pipeline:
         self.tasks = asyncio.TaskGroup()
         """Everything that runs. What fails there ends the run."""
         self.group_tasks: dict[int, asyncio.Task[None]] = {}
-        """The task of each rolling group, by sequence number."""
+        """The asyncio task of each rolling group, by sequence number."""
         self.producing = False
         """True while groups may be dispatched: from the first push until the last step has ended."""
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
@@ -126,8 +127,8 @@ class Pipeline:
                 outcome = await wind_down(training, self.scheduler, self.saver, self.stop)
             watchdog.cancel()
             notices.cancel()
-            for rollout in self.group_tasks.values():
-                rollout.cancel()
+            for group_task in self.group_tasks.values():
+                group_task.cancel()
         if outcome is not None:
             raise Stopped(f"The run was stopped: {self.stop.reason}. {outcome}")
 
@@ -143,8 +144,8 @@ class Pipeline:
         producer = self.tasks.create_task(self.produce(), name="produce")
         self.producing = True
         try:
-            while self.version < self.cfg.train.max_steps and (items := await self.next_batch()):
-                await self.train_one_batch(items)
+            while self.version < self.cfg.train.max_steps and (remaining_items := await self.next_batch()):
+                await self.train_one_batch(remaining_items)
         finally:
             producer.cancel()
             self.producing = False
@@ -165,28 +166,38 @@ class Pipeline:
         """Dispatch as many groups as may start now, each as a task of its own."""
         while self.scheduler.can_dispatch():
             group, task = self.scheduler.dispatch(asyncio.get_running_loop().time())
-            rollout = self.tasks.create_task(self.roll(group, task), name=f"roll {group.key}")
-            self.group_tasks[group.sequence_number] = rollout
+            group_task = self.tasks.create_task(self.roll(group, task), name=f"roll {group.key}")
+            self.group_tasks[group.sequence_number] = group_task
 
     async def roll(self, group: InFlightGroup, task: Task) -> None:
         """Run a group until it moves on. A fault of the infrastructure costs this attempt; too many end the run."""
         meta, payload, failure = await self._attempt(group, task)
+
+        # Order: without a batch ahead, what is decided below must not depend on which group ended first.
         in_order = self.scheduler.must_finish_in_order(group, meta, failure)
         if in_order:
             await self.scheduler.wait_until(lambda: self.scheduler.is_oldest_unfinished(group))
+
+        # Verdict: the rollout actor has applied the filters of one group. The filter over several groups comes here.
         self.method_errors.record_attempt(meta)
         meta = self.scheduler.method.judge_across_groups(meta)
         if failure is None and meta is not None:
             now = asyncio.get_running_loop().time()
             self.scheduler.group_judged(group, meta, now, self.rollout.engine_stats())
-        elif failure not in USER_CODE_REASONS:
-            # What is down needs time to come back. The group keeps its slot meanwhile.
+
+        # Pause: what is down needs time to come back, for this prompt or the next one. The group keeps its slot
+        # meanwhile.
+        if failure is not None and failure not in USER_CODE_REASONS:
             await asyncio.sleep(backoff_s(group.retries))
+
+        # Transition: buffered, filtered, requeued or failed.
         del self.group_tasks[group.sequence_number]
         state = self.scheduler.finish_group(group, meta, payload, failure)
         if in_order and self.producing:
             # Before the next group's turn: which prompt is dispatched next may depend on this group only.
             self.dispatch_groups()
+
+        # Health: a run that goes nowhere ends.
         self.drop_notice.ended(state, meta, payload, failure)
         self.health.group_finished(state, meta, payload, failure, tries=group.retries + 1)
         if self.health.unproductive:
@@ -196,7 +207,7 @@ class Pipeline:
         """Run a group on an engine.
 
         Returns:
-            Its metadata, None if it failed before it was evaluated; the reference to its trajectories; and the code of
+            Its metadata, None if it failed before it was judged; the reference to its trajectories; and the code of
             the fault, if there was one.
         """
         meta: GroupMeta | None = None
@@ -216,6 +227,8 @@ class Pipeline:
 
     async def next_batch(self) -> list[BatchItem]:
         """Wait for a batch and return its groups that are not accumulated yet.
+
+        Parts are accumulated meanwhile. A full batch that the gate lets pass is taken first.
 
         The list is empty only if the prompts are through: a part that is accumulated leaves an accepted group.
         """
@@ -241,16 +254,16 @@ class Pipeline:
                 await self.learner.accumulate(make_train_batch(self.cfg, self.version, part))
             self.scheduler.part_accumulated(asyncio.get_running_loop().time() - start)
 
-    async def train_one_batch(self, items: list[BatchItem]) -> None:
+    async def train_one_batch(self, remaining_items: list[BatchItem]) -> None:
         """Train the current batch, push if that is due, then begin the evaluation and the checkpoint that are due.
 
         Args:
-            items: The groups of the batch that are not accumulated yet.
+            remaining_items: The groups of the batch that are not accumulated yet.
         """
         scheduler = self.scheduler
         start = asyncio.get_running_loop().time()
-        batch = make_train_batch(self.cfg, self.version, items)
-        batch_items = [item for _, item in scheduler.current_batch]
+        batch = make_train_batch(self.cfg, self.version, remaining_items)
+        all_items = [item for _, item in scheduler.current_batch]
         # No engine joins during a step: it would be given weights that are neither the old nor the new ones.
         async with self.publisher.exclusive_learner():
             await self.stop.hold_if_asked()
@@ -260,13 +273,13 @@ class Pipeline:
             scheduler.step_ended(report)
             if not report.finite:
                 # The step changed nothing: there is no new version to push, to evaluate or to give a row of metrics.
-                self.health.not_finite(report, batch_items)
+                self.health.not_finite(report, all_items)
                 return
             if scheduler.crossed(self.cfg.eval.steps):
                 self.evaluator.pending.add(self.version)
         self.health.trained(report)
         self.method_errors.updated_since_start = True
-        self.observer.selection.trained(item.meta for item in batch_items)
+        self.observer.selection.trained(item.meta for item in all_items)
         try:
             evaluation_pending = self.version in self.evaluator.pending
             if scheduler.push_is_due(

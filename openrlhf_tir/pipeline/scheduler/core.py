@@ -55,7 +55,7 @@ environments' shares of a batch hold while at least one group in nine is accepte
 get every slot."""
 
 FinishListener = Callable[[GroupState, GroupMeta | None, str | None], None]
-"""Called when a group has left the engines: its new state, its metadata if it was evaluated, and the reason if a fault
+"""Called when a group has left the engines: its new state, its metadata if it was judged, and the reason if a fault
 or the end of the run ended the attempt."""
 DropListener = Callable[[GroupState, GroupMeta, str], None]
 """Called when an accepted group is dropped before it was trained: its new state, its metadata, and the reason."""
@@ -65,7 +65,7 @@ class DispatchObstacle(StrEnum):
     """Why no group may start now. The watchdog names it."""
 
     MAX_ROLLING = "max_rolling"
-    """rollout.vllm_generate_batch_size groups are rolling."""
+    """As many prompts are rolling as rollout.vllm_generate_batch_size allows."""
     DRAIN = "drain"
     """The engines finish what they roll before a push."""
     STOP = "stop"
@@ -85,9 +85,9 @@ class DispatchObstacle(StrEnum):
 class RolloutScheduler:
     """Decides what the pipeline does next, and keeps the books on every group. One per run, on one event loop.
 
-    Three words of the staleness rule (staleness.py): a group's *deadline* is the last version at which its batch
-    may begin; *admission* bounds how many groups are under way, so that all of them can meet theirs; the *gate* holds
-    a step back while a group that is due would become too old by it.
+    Three words of the staleness rule (staleness.py): a group's *due version* is the last version at which its
+    batch may begin; *admission* bounds how many groups are under way, so that all of them can be trained by then; the
+    *gate* holds a step back while a group that is due would become too old by it.
 
     Example (batch_groups = 2, batches_ahead = 1, one update per batch, so at most 4 groups are under way):
 
@@ -105,7 +105,7 @@ class RolloutScheduler:
         rule: The staleness rule.
         depth: Says how many groups are useful.
         early_accumulation: Says when a part of a batch may be taken before the rest is there.
-        method: Counters and other state that the run keeps for its method.
+        method: The counters that rewards read, and the filter over several groups.
         timing: How long the learner's steps take.
         prompts: The stream of prompts.
         ledger: The run's ledger.
@@ -115,12 +115,12 @@ class RolloutScheduler:
         weights_must_differ: True if an update since the last push must have changed the weights.
         draining: True while the engines finish what they roll before a push.
         stopping: True once the run was asked to stop. No push ends that.
-        batch_closed: True once nothing more comes to the current batch.
+        batch_closed: True from `take_batch` to `step_ended`: nothing more comes to the current batch.
         stepping: True while the learner makes a step. Its weights then belong to no version.
         accumulating: True while the learner makes the gradients of a part of the current batch.
         dispatched: Groups that took a slot: dispatched, or restored from a checkpoint as buffered.
         ended: How many groups ended in which state.
-        on_judged: Called with the metadata of every group that was rolled and evaluated, kept or not.
+        on_judged: Called with the metadata of every group that was rolled and judged, kept or not.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class RolloutScheduler:
         """By sequence number."""
         self._replacement_prompts: deque[QueuedPrompt] = deque()
         self._last_replacement_offered: bool | None = None
-        """None until the prompts were asked for a replacement for the first time."""
+        """True if the prompts named a replacement when they were last asked for one; None before they were."""
         self._last_sequence_number = 0
         self._outcomes: list[tuple[int, PromptOutcome]] = []
         """Groups that ended since the last trained batch, with their sequence numbers."""
@@ -240,7 +240,7 @@ class RolloutScheduler:
         rolling = len(self._rolling)
         buffered = len(self._buffered)
         accepted = buffered + len(self._current_batch)
-        # What waits for the learner. It has accumulated a part of a batch, yet it idles until the rest is there.
+        # What waits for the learner. Until the batch is closed, that includes its accumulated parts.
         waiting = buffered if self.batch_closed else accepted
         # A group that is dispatched now samples with weights that are already this many batches behind the learner's,
         # which uses up as much of its allowed staleness.
@@ -281,8 +281,9 @@ class RolloutScheduler:
     def decide_batch(self) -> BatchDecision | None:
         """Return the groups that complete the current batch and the surplus, or None while the learner must wait.
 
-        A batch holds the oldest dispatched groups, not the first finished, so short responses have no advantage. The
-        last batch of the prompts may be smaller; an empty one says that the prompts are through.
+        A batch holds those of the buffered groups that were dispatched first. It waits for no rolling group, unless the
+        gate does, so short responses may be trained sooner, but not more often. The last batch of the prompts may be
+        smaller; an empty one says that the prompts are through.
         """
         if not self.can_fill_batch() or not self.gate_is_open():
             return None
@@ -321,14 +322,19 @@ class RolloutScheduler:
     def must_finish_in_order(self, group: InFlightGroup, meta: GroupMeta | None, failure: str | None) -> bool:
         """Return True if this group may not finish before all groups that were dispatched before it.
 
-        With a staleness of 0 a run must not depend on which group ends first. Two decisions look at other groups: the
-        verdict of length_balance, and which prompt replaces a filtered one where environments have shares. They are
-        made in dispatch order. Everything else that a group's end decides counts from the next batch on, or is the same
-        in any order, so no other run waits.
+        A run whose groups are trained in the batch that follows their dispatch (batches_ahead = 0) must not depend on
+        which group ends first. Its decisions that look at other groups are made in dispatch order:
+
+            the verdict of length_balance
+            which prompt follows a group that was filtered or failed for good, where environments have shares
+            which prompt follows an accepted group, where they have and fewer groups may roll than a batch holds
+
+        Everything else that a group's end decides counts from the next batch on, or is the same in any order, so no
+        other run waits.
 
         Args:
             group: The group.
-            meta: Its metadata; None if it failed before it was evaluated.
+            meta: Its metadata; None if it failed before it was judged.
             failure: Code of the fault, if infrastructure or user code failed.
         """
         if self.rule.batches_ahead > 0:
@@ -357,16 +363,16 @@ class RolloutScheduler:
 
     def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
         """Return True if every group that was dispatched before this one has finished for good."""
-        oldest_retry = self._requeued_prompts[0].sequence_number if self._requeued_prompts else None
-        no_older_retry = oldest_retry is None or oldest_retry > group.sequence_number
-        return min(self._rolling) == group.sequence_number and no_older_retry
+        oldest_requeued = self._requeued_prompts[0].sequence_number if self._requeued_prompts else None
+        none_older_requeued = oldest_requeued is None or oldest_requeued > group.sequence_number
+        return min(self._rolling) == group.sequence_number and none_older_requeued
 
     # --- transitions: no awaits
 
     def dispatch(self, now: float) -> tuple[InFlightGroup, Task]:
         """Start the next prompt as a rolling group. Only when `can_dispatch` returns True.
 
-        Repeated attempts come first, oldest first, then replacements of filtered groups, then new prompts.
+        Requeued prompts come first, oldest first, then replacements of filtered groups, then new prompts.
 
         Args:
             now: Event loop time in seconds.
@@ -400,7 +406,7 @@ class RolloutScheduler:
 
         Args:
             group: The group, still rolling.
-            meta: Its metadata with the verdict of the filters.
+            meta: Its metadata with the final verdict: that of all filters.
             now: Event loop time in seconds.
             stats: What `Rollout.engine_stats` returns.
         """
@@ -415,7 +421,7 @@ class RolloutScheduler:
 
         Args:
             group: The group.
-            meta: Its metadata with the verdict of the filters; None if it failed before it was evaluated.
+            meta: Its metadata with the final verdict; None if it failed before it was judged.
             payload: Reference to its trajectories.
             failure: Code of the fault, if infrastructure or user code failed.
 
@@ -487,7 +493,7 @@ class RolloutScheduler:
         self.timing.step_started(now)
 
     def record_step_duration(self, seconds: float) -> None:
-        """Let the depth controller learn from a step.
+        """Let the depth controller learn from the duration of a step. Call it after the push, if one is due.
 
         Args:
             seconds: Duration of the step and its weight push, without the parts that were accumulated before.
@@ -496,7 +502,7 @@ class RolloutScheduler:
         self.depth.step_finished(work_s, self.timing.period_s)
 
     def step_ended(self, report: StepReport) -> None:
-        """End the current batch: TRAINED, or FAILED if no gradient of the step was finite.
+        """End the step and the current batch: TRAINED, or FAILED if no gradient of the step was finite.
 
         A group whose gradient is not finite fails for good: another attempt would only repeat it.
         """
@@ -639,7 +645,7 @@ class RolloutScheduler:
         return map(self.rule.due_version, self._rolling.values())
 
     def _waits_for_gate(self) -> bool:
-        """Return True if a full batch is buffered, the learner is idle, and only the gate keeps it from starting."""
+        """Return True if the buffered groups fill the batch, and only the gate keeps the learner from training it."""
         ready = not self.batch_closed and self._startup_fill_reached() and len(self._buffered) >= self.places_left
         return ready and not self.gate_is_open()
 
@@ -744,14 +750,14 @@ class RolloutScheduler:
 
     def _queue_again(self, group: InFlightGroup, reason: str, *, counts_as_retry: bool) -> None:
         self.ledger.ended(GroupState.REQUEUED, group.key, reason=reason)
-        retry = QueuedPrompt(
+        requeued = QueuedPrompt(
             group.key.epoch,
             group.key.prompt,
             group.sequence_number,
             group.retries + counts_as_retry,
             group.replacements,
         )
-        bisect.insort(self._requeued_prompts, retry, key=_sequence_number)
+        bisect.insort(self._requeued_prompts, requeued, key=_sequence_number)
 
     def _requeue_buffered(self, numbers: Collection[int], reason: str) -> None:
         """Drop accepted groups; their prompts keep their place in line, and the attempt does not count as a retry."""
@@ -777,9 +783,9 @@ def _training_order(accepted: AcceptedGroup) -> tuple[int, int]:
 
 
 def _sequence_number(prompt: QueuedPrompt) -> int:
-    """Return the sequence number of a repeated attempt, which always has one."""
+    """Return the sequence number of a requeued prompt, which always has one."""
     if prompt.sequence_number is None:
-        raise PipelineError(f"The repeated attempt of prompt {prompt.epoch}/{prompt.prompt} has no place in line.")
+        raise PipelineError(f"The requeued prompt {prompt.epoch}/{prompt.prompt} has no place in line.")
     return prompt.sequence_number
 
 

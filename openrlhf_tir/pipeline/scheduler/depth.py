@@ -4,17 +4,20 @@
 
 Slots are counted in groups, but a step needs *accepted* groups. When the filters reject most of what is rolled, a depth
 that suits an acceptance of 80 % starves the learner at 10 %. `AutoDepth` measures, and asks for one more group while
-all of these hold:
+all of these hold. B is a batch in groups and W the batches ahead (staleness.py); latency_s is what a group takes from
+its dispatch to its verdict, and work_s what a batch takes of the learner with its weight push, both moving averages.
 
     staleness   buffered + training + max_accepted(rolling + 1) <= (W + 1) * B
-                max_accepted(n) is the quantile 1 - OVERADMIT_RISK of how many of n rolling groups will be
-                accepted. The acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long
-                window; the larger of the two beta-binomial quantiles counts.
-    demand      buffered + acceptance * rolling < B * (1 + latency_s / work_s)
+                max_accepted(n) is the quantile 1 - OVERADMIT_RISK of how many of n rolling groups will be accepted: a
+                bound. The acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long
+                window; the larger of the two beta-binomial quantiles counts. With 32 of 64 groups accepted, 100 rolling
+                ones count as 69, where 50 are expected.
+    demand      waiting + acceptance * rolling < B * (1 + latency_s / work_s)
                 What the learner takes while one group rolls: of the groups dispatched at an earlier step,
                 sum_j P(latency > j * work_s) <= E[latency] / work_s batches are still rolling just before a step, so B
-                groups are ready. More would only be older when they are trained. No bound while the learner idles: then
-                it waits for the engines or for the gate, and a group that starts earlier is done earlier.
+                groups are ready. More would only be older when they are trained. With B = 64, groups of 120 s and
+                steps of 60 s it is 192. Before the first step it is max(2, W + 1) * B. No bound while the learner
+                idles: then it waits for the engines or for the gate, and a group that starts earlier is done earlier.
     engines     sequences < max_sequences + max(a tenth of it, samples of a group * engines that take groups)
                 A number of groups says little about how many sequences there are: one that suits young groups starves
                 engines whose groups are old. An engine with a short queue replaces a finished sequence at once. A group
@@ -22,7 +25,7 @@ all of these hold:
 
 While a batch is ready and only the gate keeps it from the learner, no more may start than
 
-    gate        buffered + acceptance * rolling < max(2, acceptance * (W + 1)) * B
+    gate        waiting + acceptance * rolling < max(2, acceptance * (W + 1)) * B
 
 The gate waits for the longest responses of its oldest groups, which share the engines with every group that starts
 meanwhile and are slowed by them; a group that starts after the push instead gets one version more. Without this bound a
@@ -61,7 +64,7 @@ class EngineLoad(NamedTuple):
 
     @classmethod
     def from_stats(cls, stats: Mapping[str, float]) -> EngineLoad | None:
-        """Return the load that `Rollout.engine_stats` tells; None if the engines report none."""
+        """Return the load that `Rollout.engine_stats` tells (ports.py explains the names); None if it tells none."""
         if "width" not in stats:
             return None
         return cls(
@@ -163,7 +166,8 @@ class AutoDepth:
             samples_per_group: Sequences of one group.
         """
         self._batch_groups = rule.batch_groups
-        self._max_groups = max(rule.max_groups, self.GATE_BATCHES * rule.batch_groups)
+        self._max_groups = rule.max_groups
+        self._initial_demand = max(rule.max_groups, self.GATE_BATCHES * rule.batch_groups)
         self._samples = samples_per_group
         self._z = NormalDist().inv_cdf(1 - self.OVERADMIT_RISK)
         self._short = AcceptanceWindow(self.SHORT_WINDOW)
@@ -176,7 +180,11 @@ class AutoDepth:
 
     @property
     def acceptance(self) -> float:
-        """Share of finished groups that were accepted, with one accepted group before the first; 1.0 at the start."""
+        """Share of finished groups that were accepted, with one accepted group before the first.
+
+        An expectation for `wants_more`, where `max_accepted` is a bound. It begins at 1.0; the mean of the bound's Beta
+        distribution would begin at 0.5, and a run whose groups are all accepted would start twice as many.
+        """
         return (1 + self._long.accepted) / (1 + len(self._long))
 
     def max_accepted(self, rolling: int) -> int:
@@ -199,7 +207,7 @@ class AutoDepth:
 
         Args:
             rolling: Groups on engines.
-            buffered: Accepted groups that the learner still waits to train.
+            waiting: Accepted groups that wait for the learner, the accumulated parts of an open batch included.
         """
         expected = waiting + self.acceptance * rolling
         return expected < self._demand() and not self._engines_are_full(rolling)
@@ -247,7 +255,7 @@ class AutoDepth:
     def _demand(self) -> float:
         """Return how many accepted groups the learner has use for."""
         if self._work_s is None or self._latency_s is None:
-            return self._max_groups
+            return self._initial_demand
         learner_idles = self._period_s is not None and self._period_s * (1 - self.IDLE_SHARE) > self._work_s
         if learner_idles:
             return math.inf

@@ -3,19 +3,21 @@
 The learner makes the gradients of the part and keeps them; the step then adds those of the rest. Optional: the
 scheduler asks this module whether a part may be taken, and works without it.
 
-Why a part never delays a step or drops a group. With B = batch_groups and k = updates_per_batch (staleness.py), let the
-part leave `places` places of the batch at version v, and let D be the latest deadline in it. The part consists of the
-buffered groups that are due first, and it may be taken if
+A part consists of the buffered groups that are due first. It is taken only if every rolling group that is due before
+them still has a place, even if all of these are accepted. So a part never delays a step or drops a group: surplus, gate
+and staleness are those of a run without parts, and a part can wait for the rest as long as it takes.
 
-    for every deadline d < D:    |rolling due by d|  <=  places + ((d - v) // k) * B        all of them, likely or not
+In symbols, with B = batch_groups, k = updates_per_batch and W = batches_ahead (staleness.py), let the part leave
+`places` places of the batch at version v, and let D be the latest due version in it. The condition is
+
+    for every due version d < D:    |rolling due by d|  <=  places + ((d - v) // k) * B
 
 * For d >= D, each group taken frees one place and needs one: what is due by d exceeds the places as far as before.
 * For d < D, nothing that is due by d stays buffered, because those groups were taken first. What rolls is all there is,
   and by the condition it has its places even if all of it is accepted.
-* What is dispatched later is due by u + W * k, and no group under way is due later than that. There admission speaks,
-  which counts the part as training. A group that fails and is dispatched again is due later than it was.
-
-So a part can wait for the rest as long as it takes: surplus, gate and staleness are those of a run without parts.
+* What is dispatched while the engines have version u is due by u + W * k, and no group under way is due later than
+  that. There admission speaks, which counts the part as training. A group that fails and is dispatched again is due
+  later than it was.
 """
 
 from __future__ import annotations

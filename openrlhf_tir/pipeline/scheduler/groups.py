@@ -19,13 +19,13 @@ class InFlightGroup:
 
     Attributes:
         key: Identity of the attempt: epoch, prompt, attempt number.
-        sequence_number: The prompt's place in line, from 1. A repeated attempt keeps it, so that with a staleness of 0
+        sequence_number: The prompt's place in line, from 1. A requeued prompt keeps it, so that with a staleness of 0
             a run with faults trains the batches of a run without.
         version: Policy version of the engines at this dispatch. No token of the group is older.
         retries: Earlier attempts that count towards MAX_RETRIES.
         started_at: Time of the dispatch, in event loop seconds.
         environment: Name of the environment.
-        replacements: How many groups in a row were filtered in whose place this one was dispatched.
+        replacements: Length of the chain of filtered groups that this one replaces; 0 if it replaces none.
     """
 
     key: GroupKey
@@ -38,9 +38,9 @@ class InFlightGroup:
 
     @property
     def training_order(self) -> tuple[int, int]:
-        """Sort key of the order in which groups are trained: first dispatched first, never first finished.
+        """Sort key of the order in which buffered groups are trained: first dispatched first.
 
-        The version comes first because a repeated attempt keeps its place in line but gets a later deadline.
+        The version comes first because a requeued prompt keeps its place in line but gets a later due version.
         """
         return self.version, self.sequence_number
 
@@ -54,7 +54,7 @@ class AcceptedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueuedPrompt:
-    """A prompt that is dispatched before new ones: a repeated attempt, or a replacement of a filtered group.
+    """A prompt that is dispatched before new ones: requeued after an attempt, or a replacement of a filtered group.
 
     Attributes:
         epoch: The epoch of the prompt.
@@ -96,7 +96,7 @@ class SchedulerSnapshot:
         previous_version: The version before the latest batch. A resume finds with it which export was due.
         rolling: Groups that were on engines.
         accepted: The current batch, then the buffered groups: copies of their metadata, and payload references.
-        retries: Prompts whose attempt is to be repeated, by sequence number.
+        retries: The requeued prompts, by sequence number.
         replacements: Prompts to dispatch in place of filtered groups, first queued first.
         last_sequence_number: The number that the latest new prompt got.
         outcomes: Groups that ended since the last trained batch, with their sequence numbers.

@@ -1,4 +1,4 @@
-"""How long the learner's steps take: what the depth controller and the fast lane plan with."""
+"""How long the learner's steps take: what the depth controller and the fast lane (pipeline/lane) plan with."""
 
 from __future__ import annotations
 

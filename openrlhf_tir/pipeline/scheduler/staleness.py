@@ -1,24 +1,31 @@
 """The staleness rule: how many groups may be under way, and when the learner may step.
 
-With B = batch_groups, k = updates_per_batch, S = max_staleness and W = batches_ahead = (S + 1) // k - 1 (so W = S for
-k = 1):
+    due version   A group has a last version at which the batch that trains it may begin: later, its tokens would be
+                  older than max_staleness updates.
+    admission     No more groups are under way than the steps until then can train.
+    gate          The learner waits with a step while some group could then not be trained in time.
 
-    deadline(group)     = group.version + W * k
-                          The last version at which the batch that trains the group may begin. The last of its k updates
-                          is then made at most W * k + k - 1 <= S versions after the group's oldest token.
-    admission           : buffered + training + max_accepted(rolling) <= (W + 1) * B
-                          l batches after the last push, a new group is l batches old already: then (W + 1 - l) * B.
-    gate at version v   : no group due at v is rolling, and for every deadline d >= v what remains and is due by d fits
-                          into the steps from v + k to d:
+So the learner waits for old groups; none is discarded for its age. The rest of this text says the same in symbols, and
+why the gate cannot deadlock.
+
+Let B = batch_groups, k = updates_per_batch, S = max_staleness, and W = batches_ahead = (S + 1) // k - 1, so W = S for
+k = 1. The configuration refuses S < k - 1, which would make W negative.
+
+    due(group)          = group.version + W * k
+                          The last of the k updates of a batch that begins then is made at most W * k + k - 1 <= S
+                          versions after the group's oldest token.
+    admission           : buffered + training + max_accepted(rolling) <= (W + 1 - l) * B
+                          with l unpushed batches: a new group is sampled with weights that are l batches old already.
+    gate at version v   : no group due at v is rolling, and for every due version d >= v what remains and is due by d
+                          fits into the steps from v + k to d:
                           |remaining buffered due by d| + max_accepted(|rolling due by d|) <= ((d - v) // k) * B
 
-The gate is Hall's condition for assigning groups to later steps, earliest deadline first. A step at v and those after
-it begin at v, v + k, v + 2k, ... at the latest (an update whose gradient is not finite adds no version), so
-(d - v) // k more begin by d.
+The gate is Hall's condition for assigning groups to later steps, those due first first. A step at v and those after it
+begin at v, v + k, v + 2k, ... at the latest (an update whose gradient is not finite adds no version), so (d - v) // k
+more begin by d.
 
 Waiting always helps. If max_accepted(n) = n, admission leaves at most ((d - v) // k + 1) * B groups due by d; once the
-old ones have ended, the B groups due first make the condition true. So the gate cannot deadlock. A group never becomes
-too old, because the learner waits for it.
+old ones have ended, the B groups due first make the condition true. So the gate cannot deadlock.
 
 What can be left over is *surplus*. If max_accepted(n) < n (depth = auto), more groups may be accepted than fit: for
 some d more than ((d - v) // k + 1) * B groups are buffered, and no order of steps can train the excess. It does not
@@ -72,7 +79,7 @@ class StalenessRule:
         return (due_version - version) // self.updates_per_batch * self.batch_groups
 
     def batches_between(self, earlier: int, later: int) -> int:
-        """Return the batches between two versions, rounded up: an update that was left out adds no version."""
+        """Return the batches between two versions, rounded up: one that skipped an update still counts as one."""
         return -((earlier - later) // self.updates_per_batch)
 
     def gate_is_open(
