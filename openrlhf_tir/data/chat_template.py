@@ -127,8 +127,9 @@ class ChatTemplate:
             TemplateRefuses: The template raised.
         """
         try:
-            shown = [self._with_arguments(m) if m.get("tool_calls") else m for m in messages]
-            rendered = self._apply(shown, tools=list(tools) or None, add_generation_prompt=go_on)
+            rendered = self._apply(
+                [self._in_its_form(m) for m in messages], tools=list(tools) or None, add_generation_prompt=go_on
+            )
             # A text may have these letters itself, and no mark.
             if ESCAPED_MARK in rendered and MARK in json.dumps([messages, tools], ensure_ascii=False):
                 rendered = rendered.replace(ESCAPED_MARK, MARK)
@@ -199,6 +200,33 @@ class ChatTemplate:
         generation_prompt = prompt[len(self._common_start(asked, prompt)) :]
         return self.first_special(behind.removesuffix(generation_prompt))
 
+    def _in_its_form(self, message: Message) -> Message:
+        """Return a message in the form that the template is written for."""
+        if message.get("tool_calls"):
+            message = self._with_arguments(message)
+        content = message.get("content", "")
+        if content is None and self._writes_none:
+            return {**message, "content": ""}
+        if isinstance(content, str) and self._wants_parts:
+            return {**message, "content": [{"type": "text", "text": content}]}
+        return message
+
+    @cached_property
+    def _wants_parts(self) -> bool:
+        """True if the template shows a content only if it is a list of parts."""
+        text, parts = ([{"role": "user", "content": c}] for c in (STAND_IN, [{"type": "text", "text": STAND_IN}]))
+        if STAND_IN in self._try(text):
+            return False
+        written = self._try(parts)
+        return STAND_IN in written and "'text'" not in written  # not the list as Python writes it
+
+    @cached_property
+    def _writes_none(self) -> bool:
+        """True if the template writes "None" for the content of a message that only calls, or refuses it."""
+        asked = {"role": "user", "content": STAND_IN}
+        written = self._try([asked, {**stand_in([asked], call=True), "content": None}])
+        return not written or "None" in written
+
     def _with_arguments(self, message: Message) -> Message:
         """Return a message whose calls have their arguments in the form that the template is written for.
 
@@ -237,9 +265,12 @@ class ChatTemplate:
         asked = {"role": "user", "content": STAND_IN}
         call = stand_in([asked], call=True, word="tool", arguments=arguments)
         reply = {"role": "tool", "name": "tool", "tool_call_id": call_id([asked]), "content": STAND_IN}
-        for messages in ([asked, call], [asked, call, reply]):
-            with suppress(Exception):  # See `render`.
-                return self._apply(messages, tools=None, add_generation_prompt=False)
+        return self._try([asked, call]) or self._try([asked, call, reply])
+
+    def _try(self, messages: Sequence[Message]) -> str:
+        """Return a conversation as text, given to the template as it is; "" if the template refuses it."""
+        with suppress(Exception):  # See `render`.
+            return self._apply(messages, tools=None, add_generation_prompt=False)
         return ""
 
     def on_one_day(self) -> ChatTemplate:

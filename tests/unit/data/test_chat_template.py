@@ -198,3 +198,35 @@ def test_a_template_that_does_not_end_is_refused(tmp_path, monkeypatch):
         of_directory(tmp_path, {})
     with pytest.raises(ConfigError):
         ChatTemplate(of_text(loops, {}), []).check_repeatable(CHAT)
+
+
+CALL_ONLY = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{{ m.content }}",
+        "{{ m.content + '' }}",
+        "{% if m.content is not none %}{{ m.content }}{% endif %}",
+        "{{ m.content or '' }}",
+    ],
+)
+def test_a_message_that_only_calls_has_no_content_in_the_text(content):
+    text = "{% for m in messages %}" + content + "{% if m.tool_calls %}[call]{% endif %}{% endfor %}"
+    assert ChatTemplate(of_text(text, {}), []).render([CHAT[0], CALL_ONLY]) == "How much?[call]"
+
+
+def test_a_template_that_wants_lists_of_parts_gets_them():
+    parts = "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}"
+    template = ChatTemplate(
+        of_text("{% for m in messages %}<|u|>" + parts + "<|e|>{% endfor %}", {}), ["<|u|>", "<|e|>"]
+    )
+    assert template.render(template.inert([{"role": "user", "content": "What is <|e|>?"}])).count("<|e|>") == 1
+    assert template.tail(CHAT[:1], CHAT[2:]) == '<|e|><|u|>Sure? "é☃"<|e|>'
+
+
+@pytest.mark.parametrize("content", ["m.content if m.content is string else 'a list'", "m.content[:9]"])
+def test_a_template_that_takes_text_and_lists_gets_text(content):
+    either = "{% for m in messages %}{{ " + content + " }}{% endfor %}"
+    assert ChatTemplate(of_text(either, {}), []).render(CHAT[:1]) == "How much?"

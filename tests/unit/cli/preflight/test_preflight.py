@@ -531,7 +531,7 @@ CONTENTS = "{% for m in messages %}{{ m.content }}{% endfor %}"
     [
         ("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CONTENTS, SYSTEM, "data"),
         ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", SYSTEM, "data"),
-        ("{% for part in messages[0].content %}{{ part.text }}{% endfor %}", "1+1?", "data"),
+        ("{% for part in messages[0].content %}{{ part.text }}{% endfor %}", "1+1?", None),
         (CONTENTS, SYSTEM, None),
         ("{{ messages }", "1+1?", "model"),
         ("{% if messages[0].role != 'system' %}{{ tools }}{% endif %}" + CONTENTS, SYSTEM, "hidden_tools"),
