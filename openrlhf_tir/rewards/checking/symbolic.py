@@ -221,7 +221,7 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
     """Compare items between brackets with an answer of another form; None if that does not decide it."""
     if _is_set(listed):
         if isinstance(other, Several) and not _is_relational(other):
-            return _in_any_order(_distinct(listed.items), _distinct(_values(other)))
+            return _can_be_paired(_distinct(listed.items), _distinct(_values(other)), _equal_items)
         if isinstance(other, Scalar) and len(listed.items) == 1 and other.text != r"\emptyset":
             return _equal_items(listed.items[0], other)
         if isinstance(other, Listed) and len(listed.items) == 1 and isinstance(listed.items[0], Listed):
@@ -530,6 +530,8 @@ def _evaluated(expression: Any) -> Any | None:
 
     if _is_too_big(expression):
         return None
+    if any(not d.expr.free_symbols & set(d.variables) for d in expression.atoms(sympy.Derivative)):
+        return None  # dy/dx, which is not 0
     expression = expression.xreplace({f: sympy.Rational(str(f)) for f in expression.atoms(sympy.Float)})
     imaginary = {s: sympy.I for s in expression.free_symbols if s.name == "i"}
     expression = expression.xreplace(imaginary)
