@@ -48,6 +48,8 @@ CALLS: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {"sampledargument": "s
 
 FIXED_DAY = datetime(2000, 1, 1)
 """The time with which renderings of different days are compared."""
+SHORT_CHARS = 12
+"""A content of so many characters may be in a rendered text by chance."""
 TRIAL_S = 30.0
 """Seconds within which a few short messages must be rendered."""
 RENDERINGS = 8
@@ -276,6 +278,29 @@ class ChatTemplate:
     def on_one_day(self) -> ChatTemplate:
         """Return the template with a fixed time, on which it renders the same in every process."""
         return self.with_options({"strftime_now": FIXED_DAY.strftime})
+
+    def shows(self, messages: Sequence[Message], tools: Sequence[Message], i: int) -> bool:
+        """Return False if the template leaves out what message `i` says or calls, though its words are in the text.
+
+        A short content ("4") and short arguments may stand anywhere in a conversation, so others are tried in their
+        place. Where the template refuses these, nothing is known against it.
+        """
+        message = dict(messages[i])
+        words = []
+        content = message.get("content")
+        if isinstance(content, str) and 0 < len(content.strip()) <= SHORT_CHARS:
+            message["content"] = STAND_IN
+            words.append(STAND_IN)
+        if message.get("tool_calls"):
+            message["tool_calls"] = stand_in(messages[:i], call=True, arguments=CALLS[1])["tool_calls"]
+            words += CALLS[1]
+        if not words:
+            return True
+        try:
+            text = self.render([*messages[:i], message, *messages[i + 1 :]], tools)
+        except TemplateRefuses:
+            return True
+        return all(word in text for word in words)
 
     def check_ends(self, messages: Sequence[Message]) -> None:
         """Check that a conversation is rendered, or refused, within TRIAL_S.

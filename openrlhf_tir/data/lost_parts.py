@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..inert import MARK
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Fields of an assistant's message that hold its thoughts, by different conventions."""
@@ -33,6 +36,16 @@ def lost_in_context(messages: Sequence[Mapping[str, Any]], rendered: str, *, fir
         lost = _lost_calls(message, bare) or _lost_content(message, bare, thoughts=False)
         if lost:
             return f"messages[{i}] ({message.get('role')}): {lost}"
+    return None
+
+
+def hidden_in_context(
+    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, first: int = 0
+) -> str | None:
+    """Return a sentence about the first message from `first` on that the template does not show, whatever it says."""
+    for i in range(first, len(messages)):
+        if not template.shows(messages, tools, i):
+            return f"messages[{i}] ({messages[i].get('role')}): its content or its call is left out"
     return None
 
 

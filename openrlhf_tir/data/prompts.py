@@ -30,7 +30,7 @@ from .chat_values import chat_of
 from .export_template import template_of, without_question
 from .extra_columns import extra_of
 from .identity import row_id
-from .lost_parts import lost_in_context
+from .lost_parts import hidden_in_context, lost_in_context
 from .problem_set import Problem, ProblemSet, problem_set
 from .prompt_set import TOO_LONG, PromptSet, stored_prompts
 from .rows import Row, read_rows
@@ -489,14 +489,16 @@ def render_chat(
         columns = templates.texts_of(input_template, problem.extra, problem.where)
         messages = [{"role": "user", "content": templates.render(input_template, messages, columns)}]
     chat = Chat(tuple(messages), tools, of_text=isinstance(problem.input, str))
+    template = template.with_options(options_of(problem.extra))
+    messages, shown_tools = template.inert(messages), template.inert(tools)
     try:
-        text = template.with_options(options_of(problem.extra)).render(template.inert(messages), template.inert(tools))
+        text = template.render(messages, shown_tools)
     except TemplateRefuses as error:
         raise DataError(
             f"{problem.where}: {error}. Correct the messages in {column!r}, or use --data.input_template without"
             " --data.apply_chat_template."
         ) from None
-    if lost := lost_in_context(messages, text):
+    if lost := lost_in_context(messages, text) or hidden_in_context(template, messages, shown_tools):
         raise DataError(
             f"{problem.where}: the model's chat template leaves out a part of the chat in {column!r}: {lost}."
             " Write it into a message's content, set data.chat_template_options so that it is kept, or remove the row."

@@ -26,7 +26,7 @@ from ...config.paths import shorten, shown
 from ...errors import DataError
 from .. import checks
 from ..chat_template import ChatTemplate, TemplateRefuses
-from ..lost_parts import REASONING, lost_in_context, lost_in_response, lost_tools, reasoning_of
+from ..lost_parts import REASONING, hidden_in_context, lost_in_context, lost_in_response, lost_tools, reasoning_of
 from . import blocks
 from .tokens import END, Piece
 
@@ -128,7 +128,9 @@ def _complete_turn(
     hidden = [] if begin else lost_tools(tools, before)
     if hidden:
         raise DataError(f"{where}: {_dropped(f'its tools {shorten(str(hidden))} are left out')}")
-    if lost := lost_in_context(messages[begin:i], before, first=begin):
+    context = messages[:i]
+    lost = lost_in_context(context[begin:], before, first=begin)
+    if lost := lost or hidden_in_context(template, context, tools, first=begin):
         raise DataError(f"{where}: {_dropped(lost)}")
     lost = lost_in_response(messages[i], response, before)
     if lost is None:

@@ -468,3 +468,19 @@ def test_a_template_that_writes_the_date_gives_the_same_digest_on_every_day(tmp_
     first, second = on(datetime(2026, 1, 9), path), on(datetime(2026, 1, 10), path)
     assert first.rows[0].token_ids.tolist() != second.rows[0].token_ids.tolist()
     assert first.digest == second.digest != on(datetime(2026, 1, 9), other).digest
+
+
+@pytest.mark.parametrize("multiturn", [True, False])
+def test_a_short_reply_that_is_left_out_is_missed_though_other_messages_have_its_letters(multiturn):
+    asked = {"role": "user", "content": "Is 2+2 equal to 4?"}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "is", "arguments": {"2": "4"}}}]}
+    reply = {"role": "tool", "content": "4"}
+
+    def learned(template, messages):
+        made = ChatTemplate(of_text(template, {}), ["<|im_start|>", "<|im_end|>"])
+        return chains_of("d", messages, [], made, every=multiturn, masked=[], notes=Counter())
+
+    assert learned(DROPS, [asked, SAID, reply, SAID])
+    for template, messages in ((NO_TOOL_ROLE, [asked, SAID, reply, SAID]), (DROPS, [asked, call, reply, SAID])):
+        with pytest.raises(DataError):
+            learned(template, messages)
