@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..algorithms.losses import LOSSES
-from ..algorithms.losses.base import PolicyLoss
+from ..algorithms.losses.base import PolicyLossSpec
 from ..errors import ConfigError
 from . import rules as rules
 from .environments import Environment, resolve, resolve_or_none
@@ -232,7 +232,7 @@ class Config(Section):
         return self.actor.loss_agg_mode != "seq-mean-token-mean" and not self.policy_loss.over_sequences
 
     @property
-    def policy_loss(self) -> PolicyLoss:
+    def policy_loss(self) -> PolicyLossSpec:
         """The registered loss of actor.policy_loss_type; `ppo` for one of the user's own, which takes its place."""
         return LOSSES["ppo" if self.actor.own_loss else self.actor.policy_loss_type]
 

@@ -1,13 +1,13 @@
 """The objectives of reinforcement learning and fine-tuning: from a micro batch's log-probs to the loss for DeepSpeed.
 
+The policy's whole objective, as one formula with its settings, is in algorithms/losses/__init__.py.
 Fine-tuning, ppo and gspo use openrlhf's losses, cispo, pg and the user's their own function (algorithms/losses). The
 setting actor.pi_old chooses the policy in the denominator of PPO's ratio pi / pi_old:
 
     engine      pi_old = mu, the policy that sampled the token, by its recorded log-prob. The ratio is pi / mu, so
                 clipping covers everything in between: staleness, engine mismatch, and the batch's earlier updates.
     learner     pi_old = pi at the start of the batch, as in OpenRLHF and decoupled PPO (arXiv 2110.00641). mu enters
-                only through an importance-sampling (IS) correction:
-                loss = w * -min(ratio A, clip(ratio) A),  w = gate(pi_old / mu).
+                only through an importance-sampling (IS) correction.
 
 OpenRLHF always recomputes log pi_old in a forward pass before training. If a batch makes one update, that pass is
 unnecessary: the weights during the update are those at the batch's start, so pi_old is the current log-prob, detached.
@@ -26,11 +26,11 @@ from dataclasses import replace
 import torch
 
 from ..algorithms import kl as kls
-from ..algorithms.aggregate import GlobalCounts
+from ..algorithms.global_counts import GlobalCounts
 from ..algorithms.losses import own
 from ..algorithms.losses.base import LossInputs
 from ..algorithms.losses.diagnostics import Tally
-from ..algorithms.losses.is_correction import is_weights
+from ..algorithms.losses.is_correction import importance_weights
 from ..config import Config
 from .openrlhf_adapter import PolicyModel, SFTLoss, aggregate_loss, policy_loss
 from .packing import MicroBatch
@@ -175,7 +175,7 @@ class PolicyObjective:
         )
         if settings.is_correction_level == "off":
             return self.per_token_loss(inputs), None
-        weights, outside = is_weights(
+        weights, outside = importance_weights(
             old,
             rollout,
             mask,

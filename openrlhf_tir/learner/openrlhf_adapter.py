@@ -387,7 +387,7 @@ class ZeroStrategy(DeepspeedStrategy):
 
     def __init__(self, cfg: Config) -> None:
         # With dynamic_batch_enable openrlhf configures DeepSpeed with gradient_accumulation_steps = 1, so that
-        # DeepSpeed does not divide the loss (see algorithms/aggregate.py).
+        # DeepSpeed does not divide the loss (see algorithms/global_counts.py).
         args = SimpleNamespace(ds=cfg.ds, train=SimpleNamespace(dynamic_batch_enable=True), local_rank=-1)
         super().__init__(
             seed=cfg.train.seed,
@@ -548,7 +548,7 @@ def policy_loss(cfg: Config) -> PolicyLoss:
         clip_eps_low=low,
         clip_eps_high=high,
         dual_clip=cfg.actor.dual_clip,
-        # seq-mean-token-sum-norm is a token mean with another denominator (algorithms/aggregate.py)
+        # seq-mean-token-sum-norm is a token mean with another denominator (algorithms/global_counts.py)
         token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean",
         policy_loss_type=cfg.actor.policy_loss_type,
         is_correction_level=advantage.is_correction_level,

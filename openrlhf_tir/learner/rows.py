@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..algorithms.advantages import AdvantageInputs, Estimator
-from ..algorithms.advantages.gae import by_turn
+from ..algorithms.advantages.gae import token_rewards_by_turn
 from ..algorithms.advantages.turns import per_turn
 from ..algorithms.advantages.whiten import mean_and_scale, moments, whiten
 from ..config import Config
@@ -47,7 +47,7 @@ class Sample:
     Attributes:
         key: (b, i, c): chain c of the i-th valid trajectory of group b of the batch.
         trajectory: The chain.
-        trained: [T] bool: the tokens that are trained.
+        trained: [T] bool: the tokens that are trained unless `masked`.
         advantages: [T] float64, not whitened. With a critic these are rewards until the critic has evaluated them.
         masked: True if its trajectory counts in the group's statistics but is not trained.
         base_ppl: Perplexity of its policy tokens under the reference model; 1.0 until the reference has scored it.
@@ -122,7 +122,7 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
             turns = [t.turns for t in valid]
             earned = [t.earned(weight) for t in valid]
             if estimator.critic:
-                advantages = by_turn(inputs, turns, earned)
+                advantages = token_rewards_by_turn(inputs, turns, earned)
             else:
                 advantages = per_turn(estimator.fn, inputs, turns, earned)
         else:

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from ..algorithms.advantages import get_estimator
 from ..algorithms.advantages.whiten import moments
-from ..algorithms.aggregate import GlobalCounts
+from ..algorithms.global_counts import GlobalCounts
 from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..config.sections.output import OF_AVERAGE, OF_CRITIC

@@ -46,7 +46,7 @@ ESTIMATOR = plugins.Place(
 
 
 def get_estimator(name: str) -> Estimator:
-    """Return a registered or a user's estimator. A user's plain function is not whitened.
+    """Return a registered or a user's estimator. A plain function f of the user is Estimator(f, whiten=False).
 
     Raises:
         ConfigError: The name cannot be loaded.

@@ -33,7 +33,7 @@ class AdvantageInputs:
 
 
 AdvantageFn = Callable[[AdvantageInputs], list[np.ndarray]]
-"""One group -> G arrays [T], the advantage of every token; 0.0 where it is not trained."""
+"""One group -> G arrays [T], each token's advantage, or with `Estimator.critic` its reward; 0.0 where not trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Estimator:
         fn: The function.
         whiten: True if the learner whitens the batch's advantages afterwards (whiten.py).
         critic: True if `fn` returns rewards per token. The learner then has a critic, and GAE turns its values and
-            these rewards into advantages (../gae.py).
-        by_group: True if `fn` depends on its group only and does not read `AdvantageInputs.batch_rewards`.
-        discounts: True if algo.advantage.gamma discounts its rewards; False if it compares whole trajectories.
+            these rewards into advantages (gae.py).
+        by_group: True if `fn` does not read `AdvantageInputs.batch_rewards`. It need not have a baseline of the group.
+        discounts: True if algo.advantage.gamma discounts the rewards. If False, it discounts no KL penalty either.
         compares_responses: True if the advantages of a single response to a prompt are all zero.
         centred_over_tokens: True if the advantages of a group have a mean of 0 over its trained tokens, and not over
             its responses where these differ in length.
@@ -110,17 +110,14 @@ def returns_to_go(score: float, trained: np.ndarray, gamma: float) -> np.ndarray
     return returns
 
 
-def over_tokens(scores_G: np.ndarray, inputs: AdvantageInputs, gamma: float = 1.0) -> list[np.ndarray]:
-    """Spread one score per trajectory over its trained tokens, by `returns_to_go`.
+def over_tokens(scores_G: np.ndarray, trained_G: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Give each trajectory's score to all its trained tokens.
 
     Args:
         scores_G: [G] float64.
-        inputs: The group.
-        gamma: Discount per token.
+        trained_G: G masks [T] bool.
 
     Returns:
-        G arrays [T] float64.
+        G arrays [T] float64, 0.0 where not trained.
     """
-    return [
-        returns_to_go(float(score), trained, gamma) for score, trained in zip(scores_G, inputs.trained_G, strict=True)
-    ]
+    return [np.where(trained, score, 0.0) for score, trained in zip(scores_G, trained_G, strict=True)]

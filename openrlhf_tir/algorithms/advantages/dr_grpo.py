@@ -11,7 +11,7 @@ from .base import AdvantageInputs, Estimator, minus_baseline, over_tokens
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
-    return over_tokens(minus_baseline(inputs.rewards_G, inputs.rewards_G.mean()), inputs)
+    return over_tokens(minus_baseline(inputs.rewards_G, inputs.rewards_G.mean()), inputs.trained_G)
 
 
 # Not whitened: that would bring back the scaling by a std, the bias that the paper removes.

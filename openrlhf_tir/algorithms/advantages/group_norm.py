@@ -15,7 +15,7 @@ EPS = 1e-6
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     rewards_G = inputs.rewards_G
     std = rewards_G.std(ddof=1) if len(rewards_G) > 1 else 0.0
-    return over_tokens(minus_baseline(rewards_G, rewards_G.mean()) / (std + EPS), inputs)
+    return over_tokens(minus_baseline(rewards_G, rewards_G.mean()) / (std + EPS), inputs.trained_G)
 
 
 # Not whitened: the group's std has scaled it already.

@@ -20,8 +20,8 @@ def group_advantages(
 
     The arguments are algo.advantage.estimator and the settings beside it.
 
-    It is None where the learner alone knows it: a critic judges, credit is given by turn, or the estimator reads the
-    rewards of the whole batch. A whitening over the batch, which comes after, is not in it.
+    That function returns None where the learner alone knows the advantages: a critic judges, credit is given by turn,
+    or the estimator reads the rewards of the whole batch. They are not whitened: that needs the whole batch.
     """
     estimator = get_estimator(name)
     needs_learner = estimator.critic or credit == "turn" or not estimator.by_group

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, Estimator, over_tokens
+from .base import AdvantageInputs, Estimator, returns_to_go
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
-    return over_tokens(inputs.rewards_G, inputs, inputs.gamma)
+    return [
+        returns_to_go(float(reward), trained, inputs.gamma)
+        for reward, trained in zip(inputs.rewards_G, inputs.trained_G, strict=True)
+    ]
 
 
 reinforce = Estimator(_advantages, whiten=True, by_group=True, method="REINFORCE++")

@@ -13,7 +13,7 @@ from .base import AdvantageInputs, Estimator, minus_baseline, over_tokens
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
-    return over_tokens(minus_baseline(inputs.rewards_G, inputs.rewards_G.mean()), inputs)
+    return over_tokens(minus_baseline(inputs.rewards_G, inputs.rewards_G.mean()), inputs.trained_G)
 
 
 # Whitening is the second step of the paper.

@@ -1,7 +1,8 @@
-"""Credit to the turn: call any estimator once per turn, with what each trajectory earned from that turn on.
+"""Credit to the turn: call an estimator once per turn, with what each trajectory earned from that turn on.
 
 An environment that rewards calls tells which turn did well. With r_ij the reward of turn j of trajectory i (0 where its
-reply had none), R_i the trajectory's reward, which includes them, and f an estimator:
+reply had none), R_i the trajectory's reward, which includes them, and f an estimator with `by_group` (the configuration
+refuses others: the rewards of the batch would stay those of whole trajectories):
 
     G_ij = R_i - sum over j' < j of r_ij'          what is earned from turn j on; G_i0 = R_i
     A of turn j's tokens = f(G_ij of the trajectories that have a turn j)
@@ -27,7 +28,7 @@ def per_turn(
     """Return the advantages of a group with credit to the turn.
 
     Args:
-        fn: The estimator's function.
+        fn: The function of an estimator with `by_group` and without `critic`.
         inputs: The group.
         turns_G: G arrays [T] int, the turn of each token.
         earned_G: G arrays [turns of the trajectory] float64, the reward of each turn.

@@ -2,9 +2,10 @@
 
     mean = sum(A) / n        std = sqrt(max(sum(A^2) / n - mean^2, 1e-8))        n = tokens of all ranks
 
-The tokens are those that are trained, and those of samples that a filter masks: they count in statistics only.
-Every token has the same weight, so long trajectories weigh more than short ones. Each rank computes `moments` of the
-tokens that it trains, the ranks add them up (in float64, so that the split over ranks does not show), and each whitens
+The tokens are those that are trained, and those that would be if filter.sample did not mask their trajectory: these
+count in statistics only. Failed trajectories do not count.
+Every token has the same weight, so long trajectories weigh more than short ones. Each rank computes `moments` of its
+trajectories, the ranks add them up (in float64, so that the split over ranks does not show), and each whitens
 its own share.
 """
 
@@ -18,18 +19,18 @@ MIN_VARIANCE = 1e-8
 """OpenRLHF's clamp, so that a batch whose advantages are all equal is not divided by 0."""
 
 
-def moments(advantages: Iterable[np.ndarray], trained: Iterable[np.ndarray]) -> np.ndarray:
-    """Return count, sum and sum of squares over the trained tokens. Moments of disjoint parts add up.
+def moments(advantages: Iterable[np.ndarray], counted: Iterable[np.ndarray]) -> np.ndarray:
+    """Return count, sum and sum of squares over the counted tokens. Moments of disjoint parts add up.
 
     Args:
         advantages: Arrays [T].
-        trained: Masks [T] bool.
+        counted: Masks [T] bool.
 
     Returns:
         [3] float64.
     """
     total = np.zeros(3)
-    for advantage, mask in zip(advantages, trained, strict=True):
+    for advantage, mask in zip(advantages, counted, strict=True):
         values = advantage[mask].astype(np.float64)
         total += (len(values), values.sum(), np.square(values).sum())
     return total

@@ -1,6 +1,7 @@
 """What a policy loss receives and returns, and the properties that it declares. Nothing here imports torch.
 
-Shapes: b rows of a micro batch, L-1 positions of a padded row; entry t is about token t+1.
+Shapes: b sequences of a micro batch, L-1 positions of a padded sequence; entry t is about token t+1. A sequence is a
+trajectory, or one branch of a trajectory that has several. So a mean over sequences counts each branch.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ class LossInputs:
 
     Attributes:
         log_probs: Of the learner's weights. The only tensor that takes a gradient.
-        old_log_probs: Of the ratio's denominator (learner/objective.py).
-        rollout_log_probs: Of the policy that sampled; those of the learner's weights for a token of the environment.
+        old_log_probs: Of pi_old, the policy that actor.pi_old names. A ratio divides by it, and an importance-sampling
+            correction weighs by pi_old / mu.
+        rollout_log_probs: Of mu, the policy that sampled. For a token of the environment, of the learner's weights.
         advantages: Advantage of each token, 0.0 where not trained.
         mask: 1.0 for a token that is trained, else 0.0.
         clip: (low, high) of actor.eps_clip_low_high.
@@ -37,15 +39,15 @@ class LossInputs:
 
 
 LossFn = Callable[[LossInputs], "torch.Tensor"]
-"""Returns the loss of each token [b, L-1], not reduced. Only aggregate.py knows means and scaling."""
+"""Returns the loss of each token [b, L-1], not reduced. The learner takes the mean."""
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 AGGREGATIONS: tuple[Aggregation, ...] = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """The values of actor.loss_agg_mode."""
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyLoss:
-    """A policy loss and its properties. Settings, their checks and the learner read the properties here.
+class PolicyLossSpec:
+    """A registered policy loss and its properties. Settings, their checks and the learner read the properties here.
 
     Attributes:
         fn: The function; None if OpenRLHF's PolicyLoss computes it (learner/openrlhf_adapter.py), with actor.dual_clip.
@@ -53,8 +55,8 @@ class PolicyLoss:
         source: Where its formula is from.
         clips: What actor.eps_clip_low_high limits by the ratio pi / pi_old: the update, so that a token whose ratio has
             left the range has no gradient; or the weight of the gradient. None if the loss has no ratio.
-        over_sequences: True if that ratio is the geometric mean over a response and the loss a mean over responses, so
-            that all tokens of a response are trained by the mean of their advantages.
+        over_sequences: True if that ratio is the geometric mean over a sequence and the loss a mean over sequences, so
+            that all tokens of a sequence are trained by the mean of their advantages.
         aggregations: The values of actor.loss_agg_mode that it goes with.
         is_corrected: True if an importance-sampling correction weighs its tokens (is_correction.py).
     """

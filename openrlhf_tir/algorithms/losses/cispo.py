@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import LossInputs, PolicyLoss
+from .base import LossInputs, PolicyLossSpec
 
 if TYPE_CHECKING:
     import torch
@@ -23,4 +23,6 @@ def _loss(inputs: LossInputs) -> torch.Tensor:
     return -ratio.clamp(1 - low, 1 + high) * inputs.advantages * inputs.log_probs
 
 
-cispo = PolicyLoss(_loss, "the weight of the gradient is clipped, not the update", "arXiv 2506.13585", clips="weight")
+cispo = PolicyLossSpec(
+    _loss, "the weight of the gradient is clipped, not the update", "arXiv 2506.13585", clips="weight"
+)

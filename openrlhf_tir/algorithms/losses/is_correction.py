@@ -4,11 +4,12 @@ They are OpenRLHF's, for the losses that are not its PPO loss.
 
     s = pi_old / mu of a token (level token), or its geometric mean over a sequence (level seq)
     mu: the policy that sampled
-    mode clip: w = clip(s, low, high)                                   TIS
+    mode clip: w = clip(pi_old / mu, low, high)                         TIS
     mode mask: w = pi_old / mu where low <= s <= high, else 0           ICEPOP, seq-mask-TIS
 
-Gating by binary_kl or tv looks at that divergence of the sampled token instead of s. A per-token loss is multiplied by
-w. openrlhf/models/loss.py (0.11.2) has the same in the middle of PolicyLoss.forward; a test compares the two.
+In mode mask, gating binary_kl or tv puts that divergence of the sampled token (level seq: its mean) in the place of s;
+w stays a ratio. Config accepts mode clip with level token and gating ratio only. A per-token loss is multiplied by w.
+openrlhf/models/loss.py (0.11.2) has the same in the middle of PolicyLoss.forward; a test compares the two.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def is_weights(
+def importance_weights(
     old: torch.Tensor,
     rollout: torch.Tensor,
     mask: torch.Tensor,
@@ -47,15 +48,16 @@ def is_weights(
     seq = level == "seq"
     low, high = (0.0, threshold[0]) if len(threshold) == 1 else threshold
     log_ratio = (old - rollout).detach()
+    ratio = log_ratio.exp()
     if gating == "ratio":
-        stat = _sequence_mean(log_ratio, mask).exp() if seq else log_ratio.exp()
+        stat = _sequence_mean(log_ratio, mask).exp() if seq else ratio
     else:
         p, q = (x.exp().clamp(1e-6, 1 - 1e-6) for x in (rollout, old.detach()))
         stat = (p - q).abs() if gating == "tv" else p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
         stat = _sequence_mean(stat, mask) if seq else stat
     outside = (stat < low) | (stat > high)
     # Not a product: a ratio beyond float32 is infinite, and infinite times 0 is NaN.
-    weights = stat.clamp(low, high) if mode == "clip" else log_ratio.exp().masked_fill(outside, 0.0)
+    weights = ratio.clamp(low, high) if mode == "clip" else ratio.masked_fill(outside, 0.0)
     share = outside.float().mean() if seq else (outside * mask).sum() / mask.sum().clamp(min=1e-8)
     return weights, share
 

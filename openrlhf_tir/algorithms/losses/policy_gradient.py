@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import LossInputs, PolicyLoss
+from .base import LossInputs, PolicyLossSpec
 
 if TYPE_CHECKING:
     import torch
@@ -18,4 +18,4 @@ def _loss(inputs: LossInputs) -> torch.Tensor:
     return -inputs.advantages * inputs.log_probs
 
 
-policy_gradient = PolicyLoss(_loss, "the plain policy gradient, without a ratio", "Williams 1992", clips=None)
+policy_gradient = PolicyLossSpec(_loss, "the plain policy gradient, without a ratio", "Williams 1992", clips=None)

@@ -9,8 +9,8 @@ slices of the tokens into slices of the heads, and another back.
 
 Every rank of a group computes the same loss, and its gradient flows into its own slice alone: the gather's backward
 keeps that slice and adds up nothing. A weight's gradient on a rank is then what its slice gives; over the group they
-add up to that of the row. So ZeRO's average over all ranks, scaled as ever by their number (algorithms/aggregate.py),
-is the gradient of the batch.
+add up to that of the row. So ZeRO's average over all ranks, scaled as ever by their number
+(algorithms/global_counts.py), is the gradient of the batch.
 
 What ranks add up otherwise (token counts, diagnostics) counts a row once: `counted` is False on all ranks of a group
 but the first."""

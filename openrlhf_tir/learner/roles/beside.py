@@ -22,8 +22,8 @@ import torch
 
 from ...algorithms import kl as kls
 from ...algorithms.advantages import Estimator
-from ...algorithms.aggregate import GlobalCounts
-from ...algorithms.gae import gae
+from ...algorithms.advantages.gae import advantages_and_returns
+from ...algorithms.global_counts import GlobalCounts
 from ...config import Config
 from ..openrlhf_adapter import PolicyModel, ZeroStrategy
 from ..packing import Row
@@ -135,7 +135,9 @@ class AuxiliaryModels:
         evaluated = []
         rows = [build_row(s.trajectory, as_float32({"trained": s.trained})) for s in samples]
         for s, values in zip(samples, _responses(samples, critic.values(runner, rows)), strict=True):
-            advantages, returns = gae(s.advantages, values, s.trained, advantage.gamma, advantage.lambd)
+            advantages, returns = advantages_and_returns(
+                s.advantages, values, s.trained, advantage.gamma, advantage.lambd
+            )
             model_fields = {**s.model_fields, "values": values, "returns": returns}
             evaluated.append(replace(s, advantages=advantages, model_fields=model_fields))
             if not s.trajectory.masked:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...algorithms.aggregate import GlobalCounts
+from ...algorithms.global_counts import GlobalCounts
 from ...config import Config
 from ..export import write_model_files
 from ..lora import hf_weights

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ...algorithms.aggregate import GlobalCounts
+from ...algorithms.global_counts import GlobalCounts
 from ...algorithms.losses.diagnostics import Tally
 from ...config import Config
 from ...machine.replaced import replaced

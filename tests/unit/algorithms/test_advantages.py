@@ -91,6 +91,16 @@ def test_an_estimator_declares_that_its_group_is_enough_if_the_other_rewards_of_
     assert (beside([0.0]) == beside([1.0, 1.0])) is estimator.by_group
 
 
+@pytest.mark.parametrize("name", [name for name, estimator in ESTIMATORS.items() if not estimator.critic])
+def test_an_estimator_declares_whether_gamma_discounts_its_rewards(name):
+    estimator = ESTIMATORS[name]
+    whole, discounted = (
+        [advantage.tolist() for advantage in estimator.fn(AdvantageInputs(np.array([1.0, 0.0]), [THREE] * 2, gamma))]
+        for gamma in (1.0, 0.5)
+    )
+    assert (whole != discounted) is estimator.discounts
+
+
 def test_whitening_weighs_tokens_not_trajectories():
     # +1 on three tokens, -1 on one: mean 0.5, variance 1 - 0.25 = 0.75, 1/std = 1.1547
     adv, masks = [np.ones(3), -np.ones(1)], [THREE, np.ones(1, bool)]

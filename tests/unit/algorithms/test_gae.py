@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.algorithms.advantages import AdvantageInputs, get_estimator
-from openrlhf_tir.algorithms.advantages.gae import by_turn
-from openrlhf_tir.algorithms.gae import gae
+from openrlhf_tir.algorithms.advantages.gae import advantages_and_returns, token_rewards_by_turn
 
 
 def test_three_tokens_by_hand():
     """gamma = lambda = 0.5, V = 1, 2, 4, 8 at the end: delta = 0.5*2-1, 0.5*4-2, 8-4 = 0, 0, 4; A = 0.25, 1, 4."""
     own = np.ones(3, bool)
-    advantages, returns = gae(np.array([0.0, 0, 8]), np.array([1.0, 2, 4]), own, 0.5, 0.5)
+    advantages, returns = advantages_and_returns(np.array([0.0, 0, 8]), np.array([1.0, 2, 4]), own, 0.5, 0.5)
     assert advantages.tolist() == [0.25, 1.0, 4.0]
     assert returns.tolist() == [1.25, 3.0, 8.0]
 
@@ -21,7 +20,9 @@ def test_three_tokens_by_hand():
 def test_tool_output_neither_discounts_nor_bootstraps():
     """The same three tokens with a tool's answer of two between them, of whatever value."""
     own = np.array([True, False, False, True, True])
-    advantages, returns = gae(np.array([0.0, 7, 7, 0, 8]), np.array([1.0, 50, 50, 2, 4]), own, 0.5, 0.5)
+    advantages, returns = advantages_and_returns(
+        np.array([0.0, 7, 7, 0, 8]), np.array([1.0, 50, 50, 2, 4]), own, 0.5, 0.5
+    )
     assert advantages.tolist() == [0.25, 0.0, 0.0, 1.0, 4.0]
     assert returns.tolist() == [1.25, 0.0, 0.0, 3.0, 8.0]
 
@@ -33,7 +34,7 @@ def test_it_is_the_sum_of_discounted_errors(gamma, lambd):
     places = np.flatnonzero(own)
     deltas = r[places] + gamma * np.append(v[places][1:], 0.0) - v[places]
     expected = [sum((gamma * lambd) ** (j - k) * deltas[j] for j in range(k, len(places))) for k in range(len(places))]
-    advantages, returns = gae(r, v, own, gamma, lambd)
+    advantages, returns = advantages_and_returns(r, v, own, gamma, lambd)
     assert advantages[places] == pytest.approx(np.array(expected), abs=1e-12)
     assert returns[places] == pytest.approx(np.array(expected) + v[places], abs=1e-12)
     assert not advantages[~own].any() and not returns[~own].any()
@@ -41,7 +42,9 @@ def test_it_is_the_sum_of_discounted_errors(gamma, lambd):
 
 def test_with_gamma_and_lambda_one_the_return_is_the_outcome_and_the_critic_a_baseline():
     """ZeroTIR's PPO: A_t = R - V_t."""
-    advantages, returns = gae(np.array([0.0, 0, 1]), np.array([0.2, 0.5, 0.9]), np.ones(3, bool), 1.0, 1.0)
+    advantages, returns = advantages_and_returns(
+        np.array([0.0, 0, 1]), np.array([0.2, 0.5, 0.9]), np.ones(3, bool), 1.0, 1.0
+    )
     assert advantages == pytest.approx([0.8, 0.5, 0.1])
     assert returns == pytest.approx([1.0, 1.0, 1.0])
 
@@ -57,13 +60,13 @@ def test_with_credit_to_turns_each_is_paid_where_it_ends_and_nothing_is_lost():
     """Tokens of turn 0: own, own, tool; turn 1: own, tool; turn 2: own. Turns earned 1, 2 and nothing, the trajectory
     4: 1 is the outcome's own."""
     own = np.array([True, True, False, True, False, True])
-    (rewards,) = by_turn(
+    (rewards,) = token_rewards_by_turn(
         AdvantageInputs(np.array([4.0]), [own]), [np.array([0, 0, 0, 1, 1, 2])], [np.array([1.0, 2.0, 0.0])]
     )
     assert rewards.tolist() == [0, 1, 0, 2, 0, 1]
-    advantages, _ = gae(rewards, np.zeros(6), own, 1.0, 1.0)
+    advantages, _ = advantages_and_returns(rewards, np.zeros(6), own, 1.0, 1.0)
     assert advantages.tolist() == [4, 4, 0, 3, 0, 1]
-    (masked,) = by_turn(
+    (masked,) = token_rewards_by_turn(
         AdvantageInputs(np.array([4.0]), [own & (np.arange(6) != 3)]),
         [np.array([0, 0, 0, 1, 1, 2])],
         [np.array([1.0, 2.0, 0.0])],
@@ -82,7 +85,7 @@ def test_gae_is_openrlhfs_where_every_token_is_the_policys():
     r, v, mask = rng.normal(size=12), rng.normal(size=12), torch.ones(1, 12)
     as_row = lambda x: torch.from_numpy(x)[None]  # noqa: E731
     adv, ret = RemoteExperienceMaker.get_advantages_and_returns(None, as_row(v), as_row(r), mask, 0.97, 0.9)
-    advantages, returns = gae(r, v, np.ones(12, bool), 0.97, 0.9)
+    advantages, returns = advantages_and_returns(r, v, np.ones(12, bool), 0.97, 0.9)
     assert advantages == pytest.approx(adv[0].numpy(), rel=1e-6)
     assert returns == pytest.approx(ret[0].numpy(), rel=1e-6)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
 
-from openrlhf_tir.algorithms.aggregate import GlobalCounts
+from openrlhf_tir.algorithms.global_counts import GlobalCounts
 from openrlhf_tir.config import Config
 
 pytestmark = pytest.mark.slow  # importing openrlhf, transformers and DeepSpeed takes seconds
@@ -128,6 +129,21 @@ def test_a_band_that_leaves_out_everything_or_nothing_is_refused(settings, said)
     with pytest.raises(ValueError, match=said):
         Config(algo={"advantage": {"is_correction_level": "token", **settings}})
     assert Config(algo={"advantage": settings}), "without a level nothing looks at it"
+
+
+@pytest.mark.parametrize("level", ["token", "seq"])
+@pytest.mark.parametrize(("gating", "threshold"), [("ratio", (0.8, 1.2)), ("binary_kl", (0.02,)), ("tv", (0.03,))])
+def test_only_the_ratio_of_a_token_can_be_clipped(level, gating, threshold):
+    """A divergence, or the mean over a sequence, is no importance weight."""
+    correction = {
+        "is_correction_level": level,
+        "is_correction_mode": "clip",
+        "is_correction_gating": gating,
+        "is_correction_threshold": threshold,
+    }
+    allowed = (level, gating) == ("token", "ratio")
+    with contextlib.nullcontext() if allowed else pytest.raises(ValueError, match="is_correction_mode"):
+        Config(algo={"advantage": correction})
 
 
 def test_without_is_correction_nothing_is_filtered():

@@ -42,7 +42,7 @@ def ours(cfg: Config, data, parts=1):
     """(loss, gradient) of the learner's objective over one update; `parts`: micro batches."""
     import torch
 
-    from openrlhf_tir.algorithms.aggregate import GlobalCounts
+    from openrlhf_tir.algorithms.global_counts import GlobalCounts
     from openrlhf_tir.algorithms.losses.diagnostics import Tally
     from openrlhf_tir.learner.objective import PolicyObjective
     from openrlhf_tir.learner.packing import MicroBatch
@@ -156,7 +156,7 @@ def test_our_weights_are_those_inside_openrlhfs_policy_loss(data, settings):
     """Its loss with our weights left out, times our weights, is its loss with them: to 1e-7."""
     import torch
 
-    from openrlhf_tir.algorithms.losses.is_correction import is_weights
+    from openrlhf_tir.algorithms.losses.is_correction import importance_weights
     from openrlhf_tir.learner.openrlhf_adapter import aggregate_loss, policy_loss
 
     cfg = Config(algo={"advantage": settings})
@@ -164,7 +164,7 @@ def test_our_weights_are_those_inside_openrlhfs_policy_loss(data, settings):
     mask[:, 0] = 1  # OpenRLHF divides by a row's tokens
     theirs, _, _, _, share = policy_loss(cfg)(data["log_pi"], old, adv, action_mask=mask, rollout_log_probs=mu)
     advantage = cfg.algo.advantage
-    weights, outside = is_weights(
+    weights, outside = importance_weights(
         old,
         mu,
         mask,
@@ -183,12 +183,12 @@ def test_a_ratio_beyond_float32_is_masked_and_does_not_become_nan():
     """exp(100) is infinite in float32; outside of the band its weight is 0, and that of its neighbour exp(0) = 1."""
     import torch
 
-    from openrlhf_tir.algorithms.losses.is_correction import is_weights
+    from openrlhf_tir.algorithms.losses.is_correction import importance_weights
 
     old = torch.tensor([[0.0, 0.0]])
     mu = torch.tensor([[-100.0, 0.0]])
     band = {"mode": "mask", "gating": "ratio", "threshold": (0.5, 2.0)}
-    weights, outside = is_weights(old, mu, torch.ones(1, 2), level="token", **band)
+    weights, outside = importance_weights(old, mu, torch.ones(1, 2), level="token", **band)
     assert weights.tolist() == [[0.0, 1.0]] and outside.item() == 0.5
 
 

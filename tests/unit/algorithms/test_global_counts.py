@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.algorithms.aggregate import GlobalCounts
+from openrlhf_tir.algorithms.global_counts import GlobalCounts
 
 LOSSES = {0: [[3.0], [1.0, 2.0]], 1: [[6.0, 0.0, 0.0]]}
 """rank -> micro batches -> losses of trained tokens; 6 tokens, sum 12: the mean is 2."""

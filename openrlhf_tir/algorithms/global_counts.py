@@ -1,4 +1,4 @@
-"""From per-token losses to the scalar that DeepSpeed differentiates: the only place that knows the scaling.
+"""What a loss is divided by, so that its mean is over the global batch. No other place knows the scaling.
 
 We want the gradient of one mean over the whole batch, however it is cut into ranks and micro batches:
 
