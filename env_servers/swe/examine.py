@@ -143,13 +143,21 @@ def _required(untouched: Outcome, suite: Suite) -> set[str]:
     """
     text = Falsifier(suite.files, {}, random.SystemRandom())
     required = set()
-    for function, tests in functions_of([name for name in untouched.tests if "::" in name]).items():
+    uncollected_in = {name.rpartition("::")[0] for name in text.plain_names}
+    names = [name for name in untouched.tests if "::" in name and name not in uncollected_in]
+    for function, tests in functions_of(names).items():
         # a computed table of parameters may differ with the patch
         required |= set(tests) if function in text.with_literal_tables else {function}
-    broken = {name for name in untouched.tests if "::" not in name}
-    if untouched.ended != "ended":
-        broken = set(suite.files)
-    return required | {name for name in text.plain_names if name.partition("::")[0] in broken}
+    return required | (text.plain_names if untouched.ended != "ended" else _uncollected(untouched, text))
+
+
+def _uncollected(untouched: Outcome, falsifier: Falsifier) -> set[str]:
+    """Return the tests in the text of the files and classes that pytest could not collect."""
+    return {
+        name
+        for name in falsifier.plain_names
+        if any(name[:at] in untouched.tests for at in (i for i in range(len(name)) if name.startswith("::", i)))
+    }
 
 
 def failing_functions(untouched: Outcome, falsifier: Falsifier) -> set[str]:
@@ -161,10 +169,8 @@ def failing_functions(untouched: Outcome, falsifier: Falsifier) -> set[str]:
     """
     if untouched.ended != "ended":
         return set(falsifier.plain_names)
-    failed = {name for name, result in untouched.tests.items() if result != "passed"}
-    broken_files = {name for name in failed if "::" not in name}
-    in_them = {name for name in falsifier.plain_names if name.partition("::")[0] in broken_files}
-    return {*functions_of(sorted(failed - broken_files)), *in_them}
+    failed = [name for name, result in untouched.tests.items() if result != "passed" and "::" in name]
+    return {*functions_of(failed), *_uncollected(untouched, falsifier)}
 
 
 def drawn(falsifier: Falsifier, max_copies: int, failing: Collection[str] = ()) -> list[FalseCopy]:
@@ -202,7 +208,11 @@ def contradiction(true: Outcome, result: Outcome, copy: FalseCopy, must_pass: Se
 
 
 def survivors(true: Outcome, false: Outcome, copy: FalseCopy) -> list[str]:
-    """Return the falsified tests that were left out, or that did not fail although the true ones passed."""
+    """Return the falsified tests that were left out, or that passed as the true ones did.
+
+    One that was skipped does not survive: an expected failure is reported as skipped, and tests may skip others after
+    one that failed. A forger wins nothing by a skipped test, which could fail as well.
+    """
     true_functions = functions_of(list(true.tests))
     false_functions = functions_of(list(false.tests))
     surviving = []
@@ -218,7 +228,7 @@ def survivors(true: Outcome, false: Outcome, copy: FalseCopy) -> list[str]:
         surviving += [
             name
             for name, false_name in zip(names, false_names, strict=True)
-            if true.tests[name] == "passed" and false.tests[false_name] != "failed"
+            if true.tests[name] == "passed" and false.tests[false_name] == "passed"
         ]
     return surviving
 

@@ -106,7 +106,7 @@ def _pytest_modules() -> list[str]:
     """Return the modules that pytest.main would import at its first call."""
     from _pytest.config import default_plugins
 
-    rare = {"pytester", "pytester_assertions", "legacypath", "junitxml", "faulthandler"}
+    rare = {"pytester", "pytester_assertions", "legacypath"}
     return [
         "pytest",
         *(f"_pytest.{name}" for name in default_plugins if name not in rare),

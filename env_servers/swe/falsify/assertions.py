@@ -14,10 +14,13 @@ table.
 from __future__ import annotations
 
 import ast
+import builtins
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -30,7 +33,8 @@ ChangeMaker = Callable[[Changes], Change | None]
 """Makes a change of one assertion, with new random values each time; None if the available values do not allow it."""
 PURE: Mapping[str, Callable[[Any], Any] | None] = {
     **{kind.__name__: kind for kind in (set, frozenset, list, tuple, bytes, bytearray, complex, Counter)},
-    **dict.fromkeys(("Decimal", "Fraction", "date", "datetime", "timedelta", "deque")),
+    **{kind.__name__: kind for kind in (Decimal, Fraction)},
+    **dict.fromkeys(("date", "datetime", "timedelta", "deque")),
     **dict.fromkeys(("Path", "PurePath", "PurePosixPath")),
 }
 """Constructors whose values differ when their first argument does; a callable says whether they do."""
@@ -52,7 +56,7 @@ EQUAL_METHODS = frozenset(
     }
 )
 ALMOST_METHODS = frozenset({"assertAlmostEqual", "assertAlmostEquals"})
-CALL_METHODS = frozenset({"assert_called_with", "assert_called_once_with", "assert_any_call", "assert_awaited_with"})
+CALL_METHODS = frozenset({"assert_called_with", "assert_called_once_with", "assert_awaited_with"})
 """Methods of a mock that check the arguments of its calls."""
 RAISES = ("raises", "assertRaises", "assertRaisesRegex")
 """Functions that expect an exception, used as a context or called."""
@@ -65,13 +69,16 @@ EQUAL_FUNCTION = re.compile(
 class AssertionFinder:
     """Finds the changes that falsify the tests of one file."""
 
-    def __init__(self, file: ParsedFile, choice: random.Random) -> None:
+    def __init__(self, file: ParsedFile, choice: random.Random, of_fixtures: Collection[str]) -> None:
         """Create a finder.
 
         Args:
             file: The file.
             choice: Decides where an assertion can be falsified in several places.
+            of_fixtures: Arguments of fixtures. A test's parameter of such a name is the fixtures' too, so what they
+                make changes with it.
         """
+        self._of_fixtures = of_fixtures
         self._file = file
         self._choice = choice
         self._trial = Changes(file, choice)
@@ -217,6 +224,9 @@ class AssertionFinder:
             values = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg)]
             yield from (partial(Changes.change_literal, node=value) for value in values if is_literal(value))
             return
+        if name == "assert_any_call":
+            yield from self._of_any_call([*call.args, *(keyword.value for keyword in call.keywords if keyword.arg)])
+            return
         if name in ("assertTrue", "assertFalse") and call.args:
             yield partial(Changes.negate, test=call.args[0])
             return
@@ -225,6 +235,15 @@ class AssertionFinder:
         change_maker = self._of_two_arguments(name, call, function)
         if change_maker is not None:
             yield change_maker
+
+    def _of_any_call(self, values: Sequence[ast.expr]) -> Iterator[ChangeMaker]:
+        """Yield changes to values that no other call of the mock had: close or familiar ones may be those of one."""
+        for value in values:
+            number = number_of(value)
+            if number is not None:
+                yield partial(Changes.move_far, node=value, number=number, tolerance=0.0)
+            elif isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield partial(Changes.replace_text, node=value)
 
     def _of_two_arguments(self, name: str, call: ast.Call, function: Function) -> ChangeMaker | None:
         """Return a change of a call that compares its first two arguments."""
@@ -238,7 +257,7 @@ class AssertionFinder:
         if name == "assertIn":
             return self._of_membership(actual, expected, partial(Changes.rename_method, call=call, name="assertNotIn"))
         if EQUAL_FUNCTION.match(name) and is_literal(expected):
-            return partial(Changes.change_literal_far, node=expected)
+            return partial(Changes.change_literal_far, node=expected, view=_in_any_order)
         return None
 
     def _of_context(self, call: ast.Call) -> Iterator[ChangeMaker]:
@@ -251,8 +270,10 @@ class AssertionFinder:
         if name in RAISES and call.args:
             expected = call.args[0]
             names = {node.id for node in ast.walk(expected) if isinstance(node, ast.Name)}
-            # These catch the exceptions that would replace them.
-            if not names & {"Exception", "BaseException", "ArithmeticError", *UNRELATED}:
+            if not all(hasattr(builtins, name) for name in names):  # a parameter may be any error of the file
+                names |= self._file.loads.keys() & {"KeyboardInterrupt"}
+            # These catch the exceptions that would replace them. An interrupt that nobody catches ends pytest.
+            if not names & {"Exception", "BaseException", "ArithmeticError", "KeyboardInterrupt", *UNRELATED}:
                 opposite = partial(Changes.replace_exception, node=expected)
         if name in ("raises", "warns", "assertRaisesRegex") and pattern is not None and is_searchable(pattern):
             yield partial(Changes.replace_text, node=pattern, opposite=opposite)
@@ -300,6 +321,8 @@ class AssertionFinder:
         return self._of_variable(name, function) if stores == 1 else None
 
     def _of_parameter(self, name: str, function: Function) -> ChangeMaker | None:
+        if name in self._of_fixtures:
+            return None
         for decorator in function.decorator_list:
             column = self._file.parameter_column(decorator, name)
             if column is not None:
@@ -327,6 +350,6 @@ class AssertionFinder:
         return None
 
 
-def _in_any_order(values: Sequence[Any]) -> object:
-    """Return the elements in an order that does not depend on the given one."""
-    return sorted(map(repr, values))
+def _in_any_order(value: object) -> object:
+    """Return the letters of a value, so that neither the order of its elements nor that of their words counts."""
+    return sorted(repr(value))

@@ -17,14 +17,19 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from .parsed_file import Change, Edit, ParsedFile, edited
 from .syntax import SHORTEST_SEARCHED, Function, constants_in, last_name, number_of
 from .words import is_equal_ignoring_case, with_another_word, with_two_words_swapped
 
-OPPOSITE = {ast.Lt: (b"<", b">="), ast.LtE: (b"<=", b">"), ast.Gt: (b">", b"<="), ast.GtE: (b">=", b"<")}
+OPPOSITE: Mapping[type[ast.cmpop], tuple[re.Pattern[bytes], bytes]] = {
+    ast.Lt: (re.compile(rb"<"), b">="),
+    ast.LtE: (re.compile(rb"<="), b">"),
+    ast.Gt: (re.compile(rb">"), b"<="),
+    ast.GtE: (re.compile(rb">="), b"<"),
+}
 """For each comparison of order, how it is written, and its opposite."""
 NEGATED_OPERATORS: Mapping[type[ast.cmpop], tuple[re.Pattern[bytes], bytes]] = {
     ast.In: (re.compile(rb"\bin\b"), b"not in"),
@@ -34,6 +39,7 @@ NEGATED_OPERATORS: Mapping[type[ast.cmpop], tuple[re.Pattern[bytes], bytes]] = {
     ast.NotEq: (re.compile(rb"!="), b"=="),
 }
 """For each other comparison, how it is written, and its opposite."""
+EQUAL = re.compile(rb"==")
 EMPTY = ((list, "[0]"), (tuple, "(0,)"), (dict, "{0: 0}"))
 """For each empty container, one that is not empty."""
 CAMEL_WORD = re.compile(r"[A-Z][a-z]+")
@@ -45,8 +51,8 @@ UNRELATED = ("BufferError", "StopAsyncIteration", "FloatingPointError", "Referen
 """Exceptions that a test hardly ever expects, and that are hardly ever base classes of the expected one."""
 COMMON = ("TypeError", "KeyError", "IndexError", "ValueError", "RuntimeError", "AttributeError", "ZeroDivisionError")
 """Exceptions that tests often expect."""
-COMMON_BESIDE_OWN = ("ZeroDivisionError", "NotImplementedError", "RecursionError", "TimeoutError")
-"""Exceptions that replace an exception of a library, which may derive from any of COMMON."""
+COMMON_BESIDE_OWN = ("ZeroDivisionError", "RecursionError", "StopIteration", "UnicodeDecodeError")
+"""Exceptions that replace an exception of a library, which may derive from any of COMMON but hardly from these."""
 OFTEN_BOTH = {
     frozenset(pair)
     for pair in (
@@ -64,7 +70,9 @@ OFTEN_BOTH = {
 class Changes:
     """Makes the changes of one copy of a file, with random values."""
 
-    def __init__(self, file: ParsedFile, choice: random.Random, familiarity: float = 0.0) -> None:
+    def __init__(
+        self, file: ParsedFile, choice: random.Random, familiarity: float = 0.0, bases: Collection[str] = ()
+    ) -> None:
         """Create the changes of one copy.
 
         Args:
@@ -74,7 +82,9 @@ class Changes:
                 come from the test or its file where possible. This fraction of them swap places instead, so that not
                 even the number of times a value occurs reveals a change. At 1, an assertion that would need a made-up
                 value becomes its opposite.
+            bases: Names of classes from which exceptions of the repository may derive.
         """
+        self._bases = bases
         self._file = file
         self._choice = choice
         self._familiarity = familiarity
@@ -109,7 +119,7 @@ class Changes:
         try:
             after = ast.literal_eval(self._edited_between(self._file.span(node), edits).strip())
             return not (after == before or (view is not None and view(after) == view(before)))
-        except (ValueError, TypeError, SyntaxError):
+        except (ValueError, TypeError, SyntaxError, ArithmeticError):  # Decimal("x") is an ArithmeticError
             return False
 
     def _edited_between(self, span: tuple[int, int], edits: Change) -> str:
@@ -118,14 +128,16 @@ class Changes:
         moved = [Edit(edit.start - start, edit.end - start, edit.text) for edit in edits]
         return edited(self._file.content[start:end], moved).decode()
 
-    def change_literal_far(self, node: ast.expr) -> Change | None:
-        """Change a literal by more than a comparison with a rounding tolerance accepts."""
+    def change_literal_far(self, node: ast.expr, view: Callable[[Any], Any] | None = None) -> Change | None:
+        """Change a literal by more than a comparison with a rounding tolerance accepts. `view` is as in
+        `change_literal`."""
         constants = list(constants_in(node))
-        if not constants:
-            return self.change_literal(node)
-        constant = self._choice.choice(constants)
-        number = number_of(constant)
-        return self.change_literal(node) if number is None else self.move_far(constant, number, 1.0)
+        if constants:
+            constant = self._choice.choice(constants)
+            number = number_of(constant)
+            if number is not None:
+                return self.move_far(constant, number, 1.0)
+        return self.change_literal(node, view)
 
     def change_any(self, nodes: Sequence[ast.expr]) -> Change | None:
         """Change one of several literals."""
@@ -300,10 +312,17 @@ class Changes:
         assert isinstance(node, ast.Constant) and isinstance(node.value, str)
         return (self._file.replace(node, repr(self._random_word(len(node.value)))),)
 
-    def replace_exception(self, node: ast.expr) -> Change:
-        """Replace the exception, or the tuple of exceptions, that a test expects."""
+    def replace_exception(self, node: ast.expr) -> Change | None:
+        """Replace the exception, or the tuple of exceptions, that a test expects; None if nothing else is surely not
+        one of them."""
         names = _common_exceptions(node) if self._familiarity else UNRELATED
-        return (self._file.replace(node, self._choice.choice(names)),)
+        if not _are_builtin(_expected_names(node)):
+            # a parameter may be any error of the file, an exception of the repository derive from any of its bases
+            names = self._beside_own(names) or self._beside_own(UNRELATED)
+        return (self._file.replace(node, self._choice.choice(names)),) if names else None
+
+    def _beside_own(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in self._file.loads and name not in self._bases]
 
     # Conditions
 
@@ -316,9 +335,9 @@ class Changes:
                 return (Edit(start, start + written.end(), b""),)
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in NEGATED_OPERATORS:
             pattern, opposite = NEGATED_OPERATORS[type(test.ops[0])]
-            operator = pattern.search(self._file.content, *self._file.between(test.left, test.comparators[0]))
+            operator = self._file.operator(test.left, test.comparators[0], pattern)
             if operator:
-                return (Edit(operator.start(), operator.end(), opposite),)
+                return (Edit(*operator, opposite),)
         if isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
             return (Edit(start, start, b"not "),)
         return (Edit(start, end, b"not (" + self._file.content[start:end] + b")"),)
@@ -337,11 +356,13 @@ class Changes:
         it."""
         if self._familiarity < 1:
             return self._pair_up(test.comparators[0])
-        return self._replace_operator(test.left, test.comparators[0], b"==", b"!=")
+        return self._replace_operator(test.left, test.comparators[0], EQUAL, b"!=")
 
-    def _replace_operator(self, left: ast.expr, right: ast.expr, written: bytes, opposite: bytes) -> Change | None:
-        offset = self._file.content.find(written, *self._file.between(left, right))
-        return None if offset < 0 else (Edit(offset, offset + len(written), opposite),)
+    def _replace_operator(
+        self, left: ast.expr, right: ast.expr, written: re.Pattern[bytes], opposite: bytes
+    ) -> Change | None:
+        operator = self._file.operator(left, right, written)
+        return (Edit(*operator, opposite),) if operator else None
 
     def make_call_unequal(self, call: ast.Call) -> Change | None:
         """Falsify a unittest method which asserts that two computed values are equal."""
@@ -406,18 +427,29 @@ def _joined(changes: Sequence[Change | None]) -> Change | None:
 def _common_exceptions(node: ast.expr) -> Sequence[str]:
     """Return exceptions that tests commonly expect and that neither derive from the expected ones nor the other way
     round."""
-    names = [last_name(part) for part in (node.elts if isinstance(node, ast.Tuple) else [node])]
+    names = _expected_names(node)
     builtin = [getattr(builtins, name, None) for name in names]
     expected = [kind for kind in builtin if isinstance(kind, type) and issubclass(kind, BaseException)]
     # A library's exception that has a word of a common one in its name may derive from it: DivisionByZero.
     expected_words = {word for name in names for word in CAMEL_WORD.findall(name)} - {"Error"}
-    candidates = COMMON if len(expected) == len(names) else COMMON_BESIDE_OWN
+    candidates = COMMON if _are_builtin(names) else COMMON_BESIDE_OWN
     unrelated = [
         name
         for name in candidates
         if not expected_words & set(CAMEL_WORD.findall(name)) and not any(_is_related(name, kind) for kind in expected)
     ]
     return unrelated or UNRELATED
+
+
+def _expected_names(node: ast.expr) -> list[str]:
+    """Return the names of the exceptions that a test expects."""
+    return [last_name(part) for part in (node.elts if isinstance(node, ast.Tuple) else [node])]
+
+
+def _are_builtin(names: Sequence[str]) -> bool:
+    """Return True if all names are those of built-in exceptions."""
+    kinds = [getattr(builtins, name, None) for name in names]
+    return all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
 
 
 def _is_related(name: str, expected: type[BaseException]) -> bool:

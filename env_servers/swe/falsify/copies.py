@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .assertions import AssertionFinder, ChangeMaker
 from .changes import Changes
 from .parsed_file import Edit, ParsedFile, edited, overlap
-from .syntax import dumped_functions, is_literal_table
+from .syntax import arguments_of, base_classes, functions_in, is_fixture, is_literal_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class _Test:
         name: Its name below the file, as pytest writes it.
         change_makers: The ways to falsify it, in random order.
         is_visible: True if the model could have seen it.
+        is_plain: True if pytest finds it by its usual rules.
         has_literal_tables: True if its parameters, if any, are written in the test file itself.
     """
 
@@ -42,6 +43,7 @@ class _Test:
     name: str
     change_makers: list[ChangeMaker]
     is_visible: bool
+    is_plain: bool
     has_literal_tables: bool
 
     @property
@@ -69,14 +71,21 @@ class Falsifier:
         self._parsed: dict[str, ParsedFile] = {}
         self._tests: dict[tuple[str, str], _Test] = {}
         """The tests by (path, name)."""
-        known_functions = dumped_functions(content for path, content in visible.items() if "test" in path)
+        seen = functions_in(content for path, content in visible.items() if "test" in path)
+        known_functions = {ast.dump(function) for function in seen}
+        fixtures = [function for function in (*seen, *functions_in(files.values())) if is_fixture(function)]
+        of_fixtures = {name for fixture in fixtures for name in arguments_of(fixture)}
+        self._bases = base_classes(
+            content for path, content in (*visible.items(), *files.items()) if path.endswith(".py")
+        )
+        """Names of the classes from which others of the repository derive."""
         for path, content in files.items():
             file = ParsedFile.of(content)
             if file is None or not path.endswith(".py"):
                 continue
             self._parsed[path] = file
-            finder = AssertionFinder(file, choice)
-            for name, function in file.tests():
+            finder = AssertionFinder(file, choice, of_fixtures)
+            for name, function, is_plain in file.tests():
                 change_makers = finder.change_makers(function)
                 choice.shuffle(change_makers)
                 self._tests[path, name] = _Test(
@@ -84,6 +93,7 @@ class Falsifier:
                     name,
                     change_makers,
                     is_visible=ast.dump(function) in known_functions,
+                    is_plain=is_plain,
                     has_literal_tables=all(map(is_literal_table, function.decorator_list)),
                 )
 
@@ -95,11 +105,7 @@ class Falsifier:
     @property
     def plain_names(self) -> frozenset[str]:
         """The tests that pytest finds by its usual rules, as it names them, without parameters."""
-        return frozenset(
-            test.id
-            for test in self._tests.values()
-            if all(class_name.startswith("Test") for class_name in test.name.split("::")[:-1])
-        )
+        return frozenset(test.id for test in self._tests.values() if test.is_plain)
 
     @property
     def with_literal_tables(self) -> frozenset[str]:
@@ -126,7 +132,7 @@ class Falsifier:
         familiarity = float(number == self._familiar_number)
         if number > 2 and number % 2 == 0:
             familiarity = self._choice.choice([0.0, 0.5, 1.0])
-        changes = {path: Changes(file, self._choice, familiarity) for path, file in self._parsed.items()}
+        changes = {path: Changes(file, self._choice, familiarity, self._bases) for path, file in self._parsed.items()}
         edits: dict[str, list[Edit]] = {path: [] for path in self._files}
         falsified = set()
         for test in tests:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .syntax import Function, argument, column_of, last_name, values_in
+from .syntax import Function, argument, column_of, is_fixture, last_name, values_in
 
+COMMENT = re.compile(rb"#[^\n]*")
 MAX_FILE_BYTES = 2 << 20
 """Bytes of the largest test file that is changed. Larger ones are tables of data."""
 
@@ -103,16 +105,18 @@ class ParsedFile:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
 
-    def tests(self) -> Iterator[tuple[str, Function]]:
-        """Yield (name below the file as pytest writes it, function)."""
-        yield from self._tests_in(self._tree.body, "")
+    def tests(self) -> Iterator[tuple[str, Function, bool]]:
+        """Yield (name below the file as pytest writes it, function, whether pytest finds it by its usual rules)."""
+        yield from self._tests_in(self._tree.body, "", True)
 
-    def _tests_in(self, body: Sequence[ast.stmt], above: str) -> Iterator[tuple[str, Function]]:
+    def _tests_in(self, body: Sequence[ast.stmt], above: str, is_plain: bool) -> Iterator[tuple[str, Function, bool]]:
         for statement in body:
             if isinstance(statement, ast.ClassDef):
-                yield from self._tests_in(statement.body, f"{above}{statement.name}::")
+                name = f"{above}{statement.name}::"
+                yield from self._tests_in(statement.body, name, is_plain and _is_plain_class(statement))
             elif isinstance(statement, Function) and _is_test(statement):
-                yield above + statement.name, statement
+                is_property = any("property" in last_name(decorator) for decorator in statement.decorator_list)
+                yield above + statement.name, statement, is_plain and not is_property
 
     def span(self, node: ast.expr) -> tuple[int, int]:
         """Return where a node begins and ends, in bytes."""
@@ -121,9 +125,12 @@ class ParsedFile:
         end = self._line_starts[node.end_lineno - 1] + node.end_col_offset
         return start, end
 
-    def between(self, left: ast.expr, right: ast.expr) -> tuple[int, int]:
-        """Return where the text between two nodes begins and ends, in bytes: an operator and white space."""
-        return self.span(left)[1], self.span(right)[0]
+    def operator(self, left: ast.expr, right: ast.expr, written: re.Pattern[bytes]) -> tuple[int, int] | None:
+        """Return where the operator between two nodes begins and ends, in bytes; None if it is written otherwise."""
+        start, end = self.span(left)[1], self.span(right)[0]
+        without_comments = COMMENT.sub(lambda comment: b" " * len(comment[0]), self.content[start:end])
+        found = written.search(without_comments)
+        return (start + found.start(), start + found.end()) if found else None
 
     def line_start(self, line: int) -> int:
         """Return where a line begins, in bytes; the first line is 1."""
@@ -148,7 +155,7 @@ class ParsedFile:
         """Return the values that @parametrize gives to `name`, one for each row; None if they are not literals."""
         if not isinstance(decorator, ast.Call) or last_name(decorator.func) != "parametrize":
             return None
-        if len(decorator.args) < 2 or argument(decorator, "indirect") is not None:
+        if len(decorator.args) != 2 or argument(decorator, "indirect") is not None:
             return None
         try:
             parameter_names = ast.literal_eval(decorator.args[0])
@@ -168,8 +175,15 @@ def _assignments(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_test(function: Function) -> bool:
-    is_fixture = any(last_name(decorator) == "fixture" for decorator in function.decorator_list)
-    return function.name.startswith("test") and not is_fixture
+    return function.name.startswith("test") and not is_fixture(function)
+
+
+def _is_plain_class(class_def: ast.ClassDef) -> bool:
+    """Return True for a class whose tests pytest finds by its usual rules: it says nothing else, and has no
+    constructor."""
+    names = {name for name, _ in _assignments(class_def.body)}
+    names |= {statement.name for statement in class_def.body if isinstance(statement, Function)}
+    return class_def.name.startswith("Test") and not names & {"__test__", "__init__", "__new__"}
 
 
 def _is_helper(function: Function) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from .parsed_file import ParsedFile
-from .syntax import Function, last_name, number_of
+from .syntax import Function, is_own_name, last_name, number_of
 
 LEAVING = ("skip", "xfail", "exit", "skipTest")
 """Calls that end a passing test before its last line."""
@@ -29,14 +29,15 @@ def reached_statements(file: ParsedFile, function: Function) -> Iterator[ast.stm
 
 
 def called_functions(file: ParsedFile, function: Function) -> list[str]:
-    """Return the names of the functions that a test always calls, as statements of their own."""
+    """Return the names of the functions of the file, and of the methods of the test's class, that a test always calls,
+    as statements of their own."""
     names = []
     for statement in reached_statements(file, function):
         value = statement.value if isinstance(statement, ast.Expr) else None
         if isinstance(value, ast.Await):
             value = value.value
-        if isinstance(value, ast.Call):
-            names.append(last_name(value.func))
+        if isinstance(value, ast.Call) and is_own_name(value.func):
+            names.append(last_name(value))
     return names
 
 
@@ -115,7 +116,7 @@ def _value_of(file: ParsedFile, function: Function, node: ast.expr) -> ast.expr 
         if not stores:
             return file.constants.get(node.id)
         return _assigned(function, node.id) if stores == 1 else None
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+    if isinstance(node, ast.Attribute) and is_own_name(node):
         return file.attributes.get(node.attr)
     return None
 

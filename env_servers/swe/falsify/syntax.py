@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+NAME = re.compile(rb"[A-Za-z_]\w*")
+MAX_NUMBER = 1e300
 SHORTEST_SEARCHED = 4
 """Characters of the shortest text whose falsified copy is surely not found within another text."""
 
@@ -20,18 +23,26 @@ def last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def is_own_name(node: ast.expr) -> bool:
+    """Return True for a name, and for an attribute of `self` or `cls`, but for no attribute of another object."""
+    if isinstance(node, ast.Attribute):
+        node = node.value
+        return isinstance(node, ast.Name) and node.id in ("self", "cls")
+    return isinstance(node, ast.Name)
+
+
 def argument(call: ast.Call, name: str) -> ast.expr | None:
     """Return the keyword argument `name` of a call; None if it has none."""
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
 def number_of(node: ast.expr | None) -> int | float | None:
-    """Return the number that a node is, with its sign; None if it is none."""
+    """Return the number that a node is, with its sign; None if it is none, or if multiples of it exceed a float."""
     try:
-        value = ast.literal_eval(node) if node is not None else None
+        value: Any = ast.literal_eval(node) if node is not None else None
     except (ValueError, TypeError):
         return None
-    return value if type(value) in (int, float) else None
+    return value if type(value) in (int, float) and abs(value) < MAX_NUMBER else None
 
 
 def is_literal(node: ast.expr) -> bool:
@@ -114,13 +125,32 @@ def values_in(tree: ast.AST) -> list[Any]:
     return [value for value in values if type(value) in (int, float, str)]
 
 
-def dumped_functions(contents: Iterable[bytes]) -> set[str]:
-    """Return the functions of files, dumped in a form that does not depend on where they are."""
-    dumped: set[str] = set()
+def functions_in(contents: Iterable[bytes]) -> list[Function]:
+    """Return the functions of files; of a file that is not Python none."""
+    functions: list[Function] = []
     for content in contents:
         try:
             tree = ast.parse(content.decode())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        dumped |= {ast.dump(node) for node in ast.walk(tree) if isinstance(node, Function)}
-    return dumped
+        functions += [node for node in ast.walk(tree) if isinstance(node, Function)]
+    return functions
+
+
+def is_fixture(function: Function) -> bool:
+    """Return True for a fixture of pytest."""
+    return any(last_name(decorator) == "fixture" for decorator in function.decorator_list)
+
+
+def arguments_of(function: Function) -> set[str]:
+    """Return the names of a function's arguments."""
+    arguments = function.args
+    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+
+
+BASES = re.compile(rb"^[ \t]*class[ \t]+\w+[ \t]*\(([^)]*)\)", re.MULTILINE)
+
+
+def base_classes(contents: Iterable[bytes]) -> set[str]:
+    """Return the names that class statements of files derive from."""
+    return {name.decode() for content in contents for bases in BASES.findall(content) for name in NAME.findall(bases)}

@@ -9,6 +9,7 @@ run.
 
 import contextlib
 import importlib
+import importlib.machinery
 import io
 import json
 import os
@@ -20,6 +21,8 @@ MAX_FAILURES = 12
 """Failed tests whose messages are reported."""
 MAX_TEXT = 800
 """Characters of such a message."""
+NOT_OF_PYTEST = ("fractions", "pickle", "queue", "statistics", "timeit")
+"""Modules of the standard library that a warm interpreter and plugins have imported, and pytest alone has not."""
 
 
 class Collector:
@@ -31,6 +34,12 @@ class Collector:
         self.tests = {}
         self.failures = {}
         self.controls = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config):
+        """Remove the reporter, whose output nobody reads. Its options and settings stay."""
+        if config.pluginmanager.hasplugin("terminalreporter"):
+            config.pluginmanager.unregister(name="terminalreporter")
 
     def pytest_runtest_logreport(self, report):
         name = report.nodeid
@@ -77,6 +86,20 @@ class Installed:
                 manager.register(plugin, name)
 
 
+class OwnModules:
+    """A plugin by which a repository's module with a name of NOT_OF_PYTEST is found, as in a fresh interpreter."""
+
+    def __init__(self, directories):
+        self.directories = directories
+
+    def pytest_collection(self):
+        """Forget the standard library's module, which everything that needs it has imported by now."""
+        for name in NOT_OF_PYTEST:
+            spec = importlib.machinery.PathFinder.find_spec(name, self.directories)
+            if spec is not None and spec.origin:
+                sys.modules.pop(name, None)
+
+
 def message_of(failure):
     """Return the line of the test that failed and pytest's explanation."""
     entries = getattr(getattr(failure, "reprtraceback", None), "reprentries", ())
@@ -113,8 +136,7 @@ def main(token, chosen, control, plugins, repo="/tmp/repo", out=4):
         f.write(source)
     collector = Collector(name)
     options = [
-        "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--rootdir", repo,
-        "-o", "addopts=", "-o", "required_plugins=",
+        "--rootdir", repo, "-o", "addopts=", "-o", "required_plugins=",
         # It may be about a plugin that the repository does not know; with warnings as errors it would be fatal.
         "-W", "ignore:The configuration option:pytest.PytestDeprecationWarning",
     ]  # fmt: skip
@@ -125,7 +147,7 @@ def main(token, chosen, control, plugins, repo="/tmp/repo", out=4):
     # for the processes that tests start
     os.environ["PYTHONPATH"] = os.pathsep.join(source_directories + packages)
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(options + list(chosen) + [path], plugins=[collector, installed])
+        pytest.main(options + list(chosen) + [path], plugins=[collector, installed, OwnModules(source_directories)])
     report = {
         "word": token,
         "controls": {name.rpartition("::")[2]: result for name, result in collector.controls.items()},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from env_servers.swe.examine import FORGED, contradiction
-from env_servers.swe.falsify import FalseCopy
+from env_servers.swe.examine import FORGED, _required, contradiction, failing_functions
+from env_servers.swe.falsify import FalseCopy, Falsifier
 from env_servers.swe.remote import judging
 from env_servers.swe.remote.faults import LostInTests
-from env_servers.swe.suite import Outcome
+from env_servers.swe.suite import Outcome, Suite
 from env_servers.swe.task import SweTask
 
 TRUE = Outcome({"t.py::test_a": "passed", "t.py::test_b[x y]": "passed", "t.py::test_flaky": "passed"})
@@ -71,3 +73,12 @@ async def test_truncated_test_names_are_matched_in_the_second_run(monkeypatch):
 async def test_a_copy_that_does_not_end_in_a_container_is_a_fault(monkeypatch, copy, ended):
     with pytest.raises(LostInTests):
         await falsified(monkeypatch, (copy, Outcome({}, ended)))
+
+
+def test_a_class_that_could_not_be_collected_is_no_test_and_its_tests_have_to_run():
+    text = b"class TestA:\n    def test_a(self, case): ...\n\n\ndef test_b(): ...\n"
+    untouched = Outcome({"test_m.py::TestA": "failed", "test_m.py::test_b": "passed"})
+    assert _required(untouched, Suite({"test_m.py": text})) == {"test_m.py::TestA::test_a", "test_m.py::test_b"}
+    falsifier = Falsifier({"test_m.py": text}, {}, random.Random(3))
+    assert "test_m.py::TestA::test_a" in failing_functions(untouched, falsifier)
+    assert "test_m.py::test_b" not in failing_functions(untouched, falsifier)

@@ -353,13 +353,13 @@ COPY = FalseCopy({}, frozenset({"t.py::a", "t.py::c"}))
     [
         ({"t.py::a[1-7]": "failed", "t.py::a[3-9]": "failed", "t.py::b": "passed", "t.py::c": "passed"}, []),
         ({"t.py::a[1-7]": "failed", "t.py::a[3-9]": "passed", "t.py::c": "failed"}, ["t.py::a[3-4]"]),
-        ({"t.py::a[1-7]": "failed", "t.py::a[3-9]": "skipped", "t.py::c": "failed"}, ["t.py::a[3-4]"]),
+        ({"t.py::a[1-7]": "failed", "t.py::a[3-9]": "skipped", "t.py::c": "failed"}, []),
         ({"t.py::a[1-7]": "failed", "t.py::c": "failed"}, ["t.py::a"]),
         ({"t.py": "failed"}, []),
         ({}, ["t.py::a", "t.py::c"]),
     ],
 )
-def test_a_falsified_test_that_does_not_fail_survives(false, expected):
+def test_a_falsified_test_that_passes_or_is_left_out_survives(false, expected):
     assert sorted(survivors(TRUE, Outcome(false), COPY)) == expected
 
 
@@ -374,7 +374,7 @@ def test_one_copy_of_the_failing_tests_contains_only_familiar_values():
     )
     lines = {
         r"    with pytest.raises\((Runtime|Attribute|ZeroDivision)Error, match='too short'\):",
-        r"    with pytest.raises\((NotImplemented|Recursion|Timeout)Error\):",
+        r"    with pytest.raises\((RecursionError|StopIteration|UnicodeDecodeError)\):",
         r"    assert f\(1\) != g\(2\)",
         r"    assert 'hello' not in f\(2\)",
         r"        self.assertNotIn\('hello', f\(2\)\)",
@@ -446,3 +446,105 @@ def test_swapped_values_are_wrong_also_where_the_order_does_not_count():
             assert sorted(ast.literal_eval(counted)) != [1, 2, 3]
             assert ast.literal_eval(a_set) != {1, 2, 3}
             assert sorted(ast.literal_eval(counter)) != ["x", "y"]
+
+
+def test_an_error_that_a_parameter_names_and_one_of_the_repository_become_none_that_they_may_be():
+    text = (
+        "@pytest.mark.parametrize('error', [ZeroDivisionError, RecursionError, BufferError])\n"
+        "def test_a(error):\n    with pytest.raises(error):\n        f()\n\n\n"
+        "def test_b():\n    with pytest.raises(lib.Ended):\n        f()\n"
+    )
+    code = {"lib.py": b"class Base(StopIteration): pass\n\nclass Ended(Base, a.FloatingPointError): pass\n"}
+    names = set()
+    for seed in range(30):
+        falsifier = Falsifier({"test_a.py": text.encode()}, code, random.Random(seed))
+        for number in (0, 2):
+            names |= set(re.findall(r"raises\((\w+)\)", falsifier.copy(number).files["test_a.py"].decode()))
+    assert names == {"UnicodeDecodeError", "StopAsyncIteration", "ReferenceError"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def test_a():\n    with pytest.raises(KeyboardInterrupt):\n        f()\n",
+        "@pytest.mark.parametrize('e', [KeyboardInterrupt])\ndef test_a(e):\n    with pytest.raises(e):\n        f()\n",
+    ],
+)
+def test_an_interrupt_stays_expected_because_pytest_would_end_with_it(text):
+    for copy in copies(text, 8):
+        assert re.search(r"raises\((KeyboardInterrupt|e)\)", copy.files["test_a.py"].decode())
+        assert copy.tests == {"test_a.py::test_a"}
+
+
+@pytest.mark.parametrize("seen", [{}, {"tests/conftest.py": "@pytest.fixture\ndef box(size):\n    return Box(size)\n"}])
+def test_a_parameter_that_a_fixture_has_too_stays(seen):
+    fixture = "" if seen else "@pytest.fixture()\ndef box(size):\n    return Box(size)\n\n\n"
+    text = f"{fixture}@pytest.mark.parametrize('size', [2, 5])\ndef test_a(box, size):\n    assert box.size == size\n"
+    for copy in copies(text, 8, seen):
+        changed = copy.files["test_a.py"].decode()
+        assert "[2, 5]" in changed and "box.size == size\n" not in changed
+
+
+def test_a_call_of_a_mock_becomes_one_that_it_never_got():
+    text = "def test_a():\n    cb.assert_any_call('a')\n    cb.assert_any_call('b')\n    cb.assert_any_call(1, n=2)\n"
+    for copy in copies(text, 40):
+        values = re.findall(r"\('?([^',]+)'?(?:, n=(.+))?\)", copy.files["test_a.py"].decode())
+        [changed] = {value for pair in values for value in pair} - {"", "a", "b", "1", "2"}
+        assert len(changed) >= 4 if changed.isalpha() else abs(int(changed)) > 10
+
+
+def test_values_that_an_own_comparison_takes_in_any_order_do_not_only_change_places():
+    text = "def test_a():\n    assert_same_items(f(), ['one two', 'three', 'four'])\n"
+    for seed in range(20):
+        falsifier = Falsifier({"test_a.py": text.encode()}, {}, random.Random(seed))
+        for number in (0, 2):
+            assert words_of(falsifier.copy(number).files["test_a.py"].decode()) != words_of(text)
+
+
+def test_a_decimal_that_is_written_otherwise_is_no_other_decimal():
+    text = "def test_a():\n    assert f('2.00') == Decimal('1.0')\n"
+    for seed in range(60):
+        falsifier = Falsifier({"test_a.py": text.encode()}, {}, random.Random(seed))
+        for number in (0, 2):
+            copy = falsifier.copy(number)
+            assert not re.search(r"== Decimal\('0*1\.0+'\)", copy.files["test_a.py"].decode()) or not copy.tests
+
+
+@pytest.mark.parametrize(
+    ("condition", "names"),
+    [
+        ("1  # in it\n        in f()", {"f": lambda: [1]}),
+        ("1  # not in\n        not in f()", {"f": list}),
+        ("f()  # < 8\n        < g()", {"f": lambda: 1, "g": lambda: 2}),
+        ("f()  # == g\n        == g()", {"f": lambda: 1, "g": lambda: 1}),
+    ],
+)
+def test_a_comment_before_an_operator_is_no_operator(condition, names):
+    text = f"def test_a():\n    assert (\n        {condition}\n    )\n"
+    assert passes(text, **names)
+    assert not any(passes(copy.files["test_a.py"].decode(), **names) for copy in copies(text, 8))
+
+
+@pytest.mark.parametrize("condition", ["abs(f() - {n}) < 0.5", "f() == approx({n})", "f() == {n}"])
+def test_integers_too_large_for_a_float_are_changed(condition):
+    number = 3**700
+    text = f"def test_a():\n    assert {condition.format(n=number)}\n"
+    assert all(copy.tests and copy.files["test_a.py"].decode() != text for copy in copies(text, 8))
+
+
+def test_a_helper_is_not_the_method_of_that_name_of_another_object():
+    text = "def check(a):\n    assert a == 4\n\n\ndef test_a():\n    thing.check(f())\n"
+    for copy in copies(text):
+        assert b"a == 4" in copy.files["test_a.py"] and b"assert thing.check(f()) == [" in copy.files["test_a.py"]
+
+
+def test_what_is_called_like_a_test_and_is_none_need_not_be_reported():
+    text = (
+        "class TestA:\n    __test__ = False\n    def test_a(self): ...\n"
+        "class TestB:\n    def __init__(self, x): ...\n    def test_b(self): ...\n"
+        "class TestC:\n    @property\n    def test_c(self): ...\n    def test_d(self): ...\n"
+        "class Data:\n    def test_e(self): ...\n"
+        "def test_f(): ...\n"
+    )
+    falsifier = Falsifier({"test_a.py": text.encode()}, {}, random.Random(3))
+    assert falsifier.plain_names == {"test_a.py::TestC::test_d", "test_a.py::test_f"}
