@@ -20,9 +20,9 @@ import numpy as np
 
 from openrlhf_tir.cluster.peer_engine import MovesResponses
 from openrlhf_tir.config import Config
-from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.rollout.group_runner import GroupRunner
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Sampling, Task
@@ -57,11 +57,13 @@ class RolloutProcess(MovesResponses):
         self.engine = ScriptedEngine(self.workload, scale, keeps_kv=cfg.pipeline.keeps_kv)
         self.envs = EnvClient.of(cfg.env, {cfg.env.name: self.env_url}, owner=self.name)
         self.envs.capacity_timeout_s = PATIENCE_S
-        self.batcher = Batcher(self.engine, max_running=cfg.max_running, max_queue=1 << 20)
+        self.request_queue = RequestQueue(self.engine, max_running=cfg.max_running, max_queue=1 << 20)
         judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
-        migration = None if cfg.pipeline.fast_lane == "off" else SequenceMigration(self.batcher, self.engine.text_of)
+        migration = (
+            None if cfg.pipeline.fast_lane == "off" else SequenceMigration(self.request_queue, self.engine.text_of)
+        )
         self.runner = GroupRunner(
-            cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name, migration=migration
+            cfg, self.request_queue, CharCodec(), self.envs, NoReward(), judge, self.name, migration=migration
         )
 
     async def run_group(
@@ -85,7 +87,7 @@ class RolloutProcess(MovesResponses):
         stats = self.engine.model.stats()
         return {
             "running": stats["running"],
-            "waiting": stats["waiting"] + self.batcher.waiting,
+            "waiting": stats["waiting"] + self.request_queue.waiting,
             "width": float(self.workload.engine.max_running),
             "preemptions": stats["preemptions"],
         }

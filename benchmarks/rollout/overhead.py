@@ -94,7 +94,7 @@ async def ours(w: Workload, turns: int, codec: Codec, url: str | None = None, li
     while done < turns // 5:  # full load by now
         await asyncio.sleep(0.05)
     warm, at = Stretch(), done
-    waits = actor.batcher.waits_s = histogram("waits", "waits", [i / 2000 for i in range(1, 400)])
+    waits = actor.request_queue.waits_s = histogram("waits", "waits", [i / 2000 for i in range(1, 400)])
     while done < turns:
         await asyncio.sleep(0.05)
     _, wall, growth = warm.until_now()
@@ -110,7 +110,7 @@ async def ours(w: Workload, turns: int, codec: Codec, url: str | None = None, li
         "cpu_share": cpu / wall,
         "queue_wait_p50_ms": 1e3 * quantile(waits, 0.5),
         "queue_wait_p99_ms": 1e3 * quantile(waits, 0.99),
-        "batch_size_mean": mean(actor.batcher.batch_sizes),
+        "batch_size_mean": mean(actor.request_queue.batch_sizes),
         "memory_growth_mib": growth,
         "memory_mib": resident_mib(),
     }

@@ -1,6 +1,6 @@
 """Parts of `benchmarks.rollout`: one emulated rollout actor, on any clock. Real but for what sleeps.
 
-Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine
+Actor = GroupRunner -> run_episode (ReTool turns) -> RequestQueue -> EmulatedEngine
 Tools: in this process (SleepingEnvs), or EnvClient by HTTP"""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Self
 from openrlhf_tir.config import Config
 from openrlhf_tir.ports import Codec, Engine
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.group_runner import Envs, GroupRunner
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Task, Verdict
@@ -97,13 +97,13 @@ class Actor:
         self.envs, self.codec = envs, codec or CharCodec()
         self.engine = engine or EmulatedEngine(w.engine, script_of(w, scale), time_scale=scale)
         r = cfg.rollout
-        self.batcher = Batcher(
+        self.request_queue = RequestQueue(
             self.engine,
             max_wait_ms=r.max_wait_ms,
             max_running=cfg.max_running,
             max_queue=1 << 20,
         )
-        self.runner = GroupRunner(cfg, self.batcher, self.codec, envs, NoReward(), lambda group: KEEP)
+        self.runner = GroupRunner(cfg, self.request_queue, self.codec, envs, NoReward(), lambda group: KEEP)
 
     async def run(self, prompt: int) -> tuple[GroupMeta, Group]:
         meta, group = await self.runner.run(GroupKey(0, prompt), Task(PROMPT, "", ENV))

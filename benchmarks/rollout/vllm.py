@@ -20,9 +20,9 @@ from typing import Any
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.rollout.protocols import make
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.rollout.seeds import seed_for
 from openrlhf_tir.types import GroupKey, Task
 
@@ -115,8 +115,8 @@ async def pairs(count: int) -> dict[str, float]:
         from transformers import AutoTokenizer
 
         codec = HfCodec(AutoTokenizer.from_pretrained(directory))
-        batcher = Batcher(engine, max_running=cfg.max_running)
-        runner = GroupRunner(cfg, batcher, codec, NoTools(), NoReward(), lambda group: KEEP)
+        queue = RequestQueue(engine, max_running=cfg.max_running)
+        runner = GroupRunner(cfg, queue, codec, NoTools(), NoReward(), lambda group: KEEP)
         prompt = codec.encode_prompt(QUESTION)
         await bare(engine._llm, cfg, prompt, "warm-up")
         await episodes(runner)

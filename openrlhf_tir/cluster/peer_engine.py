@@ -22,11 +22,11 @@ from ..waiting.deadlines import Deadline, within
 from .ray_faults import death
 
 if TYPE_CHECKING:
-    from ..rollout.batcher import Batcher
     from ..rollout.group_runner import GroupRunner
+    from ..rollout.request_queue import RequestQueue
 
 
-def migration_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> SequenceMigration | None:
+def migration_of(cfg: Config, queue: RequestQueue, codec: HfCodec) -> SequenceMigration | None:
     """Return the SequenceMigration of an actor's responses; None in a run without a fast lane.
 
     Raises:
@@ -34,14 +34,14 @@ def migration_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> SequenceMigra
     """
     if cfg.pipeline.fast_lane == "off":
         return None
-    engine = batcher.engine
+    engine = queue.engine
     if not isinstance(engine, Abortable):
         raise ConfigError(
             f"pipeline.fast_lane = {cfg.pipeline.fast_lane!r} moves responses that are being sampled, and"
             f" {type(engine).__name__} cannot stop one: it has no abort and progress."
             " Set pipeline.fast_lane = 'off', or give the engine both."
         )
-    return SequenceMigration(batcher, partial(text_of, codec))
+    return SequenceMigration(queue, partial(text_of, codec))
 
 
 class PeerEngine:
@@ -89,7 +89,7 @@ class MovesResponses:
 
     name: str
     cfg: Config
-    batcher: Batcher
+    request_queue: RequestQueue
     runner: GroupRunner
 
     async def under_way(self) -> tuple[list[tuple[str, SamplingLocation]], dict[str, int]]:
@@ -119,8 +119,8 @@ class MovesResponses:
 
     async def generate(self, token_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
         """Sample for a trajectory of another actor. The request waits in the queue like any other."""
-        return await self.batcher.generate(token_ids, sampling, request_id=request_id)
+        return await self.request_queue.generate(token_ids, sampling, request_id=request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request that another actor made by `generate`."""
-        await self.batcher.abort(request_id)
+        await self.request_queue.abort(request_id)

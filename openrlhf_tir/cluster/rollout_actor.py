@@ -102,12 +102,12 @@ class RolloutActor(MovesResponses):
         from ..engines.sessions import Sessions
         from ..rewards.pool import RewardPools
         from ..rollout.agent_broker import AgentBroker
-        from ..rollout.batcher import Batcher
         from ..rollout.environment_client.several import EnvClients
-        from ..rollout.group_evaluator import GroupEvaluator
+        from ..rollout.group_judge import GroupJudge
         from ..rollout.group_runner import GroupRunner
         from ..rollout.protocols.agent_file.agent_file import AgentFile
         from ..rollout.protocols.chat_format import chat_formats
+        from ..rollout.request_queue import RequestQueue
         from ..rollout.serving.app import bound, build_app, serve
         from ..telemetry.own_log import own_log
         from ..telemetry.trajectories import DROPPED_OF_REASON, TrajectoryLog
@@ -121,7 +121,7 @@ class RolloutActor(MovesResponses):
         if port:
             bound(host, port).close()  # a port in use is an error before the model is loaded
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
-        self.batcher = Batcher(
+        self.request_queue = RequestQueue(
             self.engine,
             max_wait_ms=cfg.rollout.max_wait_ms,
             max_running=cfg.max_running,
@@ -155,23 +155,25 @@ class RolloutActor(MovesResponses):
         )
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
         self.agents = AgentBroker(Sessions(idle_s=agent_deadline(cfg).seconds), codec, self.engine.proof.passed)
-        self.agent_file = AgentFile(cfg, model, self.batcher, codec, self.name) if cfg.train.agent_func_path else None
+        self.agent_file = (
+            AgentFile(cfg, model, self.request_queue, codec, self.name) if cfg.train.agent_func_path else None
+        )
         if self.agent_file:
             await self.agent_file.start()
         writers = self.agent_file or (self.agents if cfg.rollout.agent == "external" else None)
         chats = None if writers else chat_formats(cfg, codec, tokenizer)
         self.runner = GroupRunner(
             cfg,
-            self.batcher,
+            self.request_queue,
             codec,
             self.envs,
             self.rewards,
-            GroupEvaluator(cfg, self.rewards.workers),
+            GroupJudge(cfg, self.rewards.workers),
             self.name,
             writers,
             chats,
         )
-        self.runner.migration = migration_of(cfg, self.batcher, codec)
+        self.runner.migration = migration_of(cfg, self.request_queue, codec)
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
         self._server, port = await serve(app, host, port)
         url = f"http://{host}:{port}"
@@ -206,7 +208,7 @@ class RolloutActor(MovesResponses):
         stats = self.engine.stats()
         load = {
             "running": stats["running"],
-            "waiting": stats["waiting"] + self.batcher.waiting,
+            "waiting": stats["waiting"] + self.request_queue.waiting,
             "width": float(min(self.cfg.vllm.max_num_seqs, self.cfg.max_running)),
             "preemptions": stats.get("preemptions", 0.0),
         }
@@ -255,7 +257,7 @@ class RolloutActor(MovesResponses):
 
     async def stats(self) -> dict[str, float]:
         """Return the figures of the engine and of the queue in front of it."""
-        return self.engine.stats() | self.batcher.stats()
+        return self.engine.stats() | self.request_queue.stats()
 
     async def stop(self) -> None:
         """Close the endpoint and all sessions, and end the engine's processes."""

@@ -29,7 +29,7 @@ class RolloutService:
         self._numbers = itertools.count()
         self.agents = actor.agents
         self.bounds = actor.engine.bounds
-        self._exposition = Exposition(actor.engine, actor.batcher, actor.envs, actor.agents)
+        self._exposition = Exposition(actor.engine, actor.request_queue, actor.envs, actor.agents)
 
     def admit(self, request: GroupRequest) -> None:
         """See GroupService. Also raises RequestRefused for a prompt that cannot fit, however it is tokenised."""
@@ -41,7 +41,7 @@ class RolloutService:
             )
         if self.actor.runner.cfg.train.agent_func_path is None:
             self.actor.envs.check(self._env(request))
-        self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
+        self.actor.request_queue.check_room(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
     def _env(self, request: GroupRequest) -> str:
         """Return the environment that a request names, or the only one.
@@ -84,7 +84,7 @@ class RolloutService:
 
     async def generate(self, token_ids: list[int], sampling: Sampling) -> Completion:
         """Continue token ids; the request waits in the actor's queue."""
-        return await self.actor.batcher.generate(token_ids, sampling, request_id=f"http/{next(self._numbers)}")
+        return await self.actor.request_queue.generate(token_ids, sampling, request_id=f"http/{next(self._numbers)}")
 
     def health(self) -> dict[str, Any]:
         """Return the state of the actor's engine."""

@@ -29,13 +29,13 @@ from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
 from ..waiting.suspension import SLICES, awake_time, lateness, suspended_s
 from .agent_broker import AgentBroker
-from .batcher import Batcher
 from .drift import refuse_drift
 from .episode import Limits, run_episode
 from .group_meta import describe, failure_of
 from .protocols import make
 from .protocols.agent_file.agent_file import AgentFile
 from .protocols.chat_format import ChatFormat
+from .request_queue import RequestQueue
 from .sample_selection import DEADLINE, EARLY_STOP, ENGINE_FAULTS, invalidated, will_be_filtered
 from .seeds import seed_for
 from .sequence_migration import SequenceMigration
@@ -139,7 +139,7 @@ class GroupRunner:
         codec: Codec,
         envs: Envs,
         rewards: Rewards,
-        evaluator: Callable[[Group], Verdict | Awaitable[Verdict]],
+        judge: Callable[[Group], Verdict | Awaitable[Verdict]],
         name: str = "",
         agents: AgentBroker | AgentFile | None = None,
         chat_formats: Mapping[str, ChatFormat | None] | None = None,
@@ -149,11 +149,11 @@ class GroupRunner:
 
         Args:
             cfg: The run's configuration.
-            engine: What samples; a `Batcher` gives each environment a queue of its own.
+            engine: What samples; in a `RequestQueue` groups take turns.
             codec: The tokenizer.
             envs: Opens environment sessions.
             rewards: Scores trajectories.
-            evaluator: Sets group rewards and masks, and returns the verdict on a group.
+            judge: Sets group rewards and masks, and returns the verdict on a group; a `GroupJudge`.
             name: Name of the rollout actor.
             agents: External programs, or an agent file in OpenRLHF's form, that write the responses in place of the
                 turn loop and the environment.
@@ -165,7 +165,7 @@ class GroupRunner:
         self.codec = codec
         self.envs = envs
         self.rewards = rewards
-        self.evaluator = evaluator
+        self.judge = judge
         self.name = name
         self.agents = agents
         self.chat_formats = chat_formats or {}
@@ -234,7 +234,7 @@ class GroupRunner:
     ) -> _RunningGroup:
         n = self.cfg.rollout.n_samples_per_prompt if evaluation is None else evaluation.n
         prompt_ids = np.asarray(await self._encode_prompt(task.prompt), np.int32)
-        engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
+        engine = self.engine.of_group(task.env, key) if isinstance(self.engine, RequestQueue) else self.engine
         if self.migration and evaluation is None:
             engine = self.migration.around(engine)
         return _RunningGroup(
@@ -286,7 +286,7 @@ class GroupRunner:
     async def _judge(self, group: Group) -> tuple[Verdict, InfraError | None]:
         """Return the verdict, or the fault of a group reward or filter, which says nothing about the group."""
         try:
-            verdict = self.evaluator(group)
+            verdict = self.judge(group)
             return (await verdict if inspect.isawaitable(verdict) else verdict), None
         except InfraError as e:
             return KEEP, e

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from openrlhf_tir.engines.sessions import CURRENT, Sessions
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.rollout.agent_broker import AgentBroker
-from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.types import Completion, EngineBounds, Segment, ToolCall, Trajectory
 
 
@@ -52,10 +52,10 @@ class FakeService:
         self.gate.set()
         self.paused, self.given_up, self.fails, self.hold_at, self.asked = False, 0, False, None, []
         self.bodies: list[dict] = []
-        self.queue = Batcher(self, max_queue=1000)
+        self.queue = RequestQueue(self, max_queue=1000)
 
     def admit(self, request):
-        self.queue.admit(request.n or 2)
+        self.queue.check_room(request.n or 2)
 
     async def run_group(self, request):
         self.asked.append(request)

@@ -18,10 +18,10 @@ from benchmarks.pipeline.record import Record, Row
 from benchmarks.pipeline.table import median_of, ratio_name
 from benchmarks.rollout.parts import SleepingEnvs
 from openrlhf_tir.errors import EngineError
-from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.rollout.protocols import Call, End
 from openrlhf_tir.rollout.protocols.retool import ReTool
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.simulation.parts import TASK
 from openrlhf_tir.simulation.rollout import SimulatedRollout
@@ -315,9 +315,9 @@ def test_the_emulated_actor_takes_as_long_as_the_simulated_one(seed, tmp_path):
     cfg = Plan("sync", 1.0, 1.0, 2, 1, ALL).config(w, str(tmp_path))
 
     async def emulated() -> float:
-        batcher = Batcher(ScriptedEngine(w, 1.0), max_running=cfg.max_running, max_queue=1 << 20)
+        queue = RequestQueue(ScriptedEngine(w, 1.0), max_running=cfg.max_running, max_queue=1 << 20)
         runner = GroupRunner(
-            cfg, batcher, CharCodec(), SleepingEnvs(w.env_capacity), NoReward(), judge_of(w, ALL, lambda: 0)
+            cfg, queue, CharCodec(), SleepingEnvs(w.env_capacity), NoReward(), judge_of(w, ALL, lambda: 0)
         )
         done = await asyncio.gather(*(runner.run(GroupKey(0, p), Task("p" * PROMPT_TOKENS, "", ENV)) for p in range(8)))
         assert all(not meta.failures and len(meta.index) == 4 for meta, _ in done)

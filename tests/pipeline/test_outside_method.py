@@ -22,14 +22,14 @@ from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.rewards.pool import RewardPool
-from openrlhf_tir.rollout.group_evaluator import GroupEvaluator
+from openrlhf_tir.rollout.group_judge import GroupJudge
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import Completion, StepReport, Task
 from openrlhf_tir.user_code import plugins
 from tests.contract.outside_method import lay_out
 from tests.step_reply import reply_of
 from tests.unit.rollout.test_episode import CharCodec
-from tests.unit.rollout.test_group_evaluator import Here
+from tests.unit.rollout.test_group_judge import Here
 
 from .fakes import FakeLearner, FakePrompts, FakePublisher, FakeRollout, MemoryMetrics, Silent
 
@@ -73,9 +73,7 @@ class OwnRollout(FakeRollout):
         rewards = RewardPool(cfg.reward)
         rewards.workers = Here()
         self.groups = []
-        self.runner = GroupRunner(
-            cfg, Guesses(), CharCodec(), OwnEnvs(cfg), rewards, GroupEvaluator(cfg, rewards.workers)
-        )
+        self.runner = GroupRunner(cfg, Guesses(), CharCodec(), OwnEnvs(cfg), rewards, GroupJudge(cfg, rewards.workers))
 
     async def run_group(self, key, task):
         meta, group = await self.runner.run(key, task)

@@ -77,8 +77,8 @@ class ScaleActor(RolloutActor):
     scale: float
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Any) -> str:
-        from openrlhf_tir.rollout.batcher import Batcher
         from openrlhf_tir.rollout.group_runner import GroupRunner
+        from openrlhf_tir.rollout.request_queue import RequestQueue
         from openrlhf_tir.telemetry.trajectories import TrajectoryLog
 
         from ...rollout.parts import SleepingEnvs
@@ -87,11 +87,11 @@ class ScaleActor(RolloutActor):
         self.cfg = cfg
         engine = ScaleEngine(self.workload, self.scale)
         self.engine = engine  # type: ignore[assignment]  # of the port it has what an actor without an endpoint needs
-        self.batcher = Batcher(engine, max_running=cfg.max_running, max_queue=1 << 20)
+        self.request_queue = RequestQueue(engine, max_running=cfg.max_running, max_queue=1 << 20)
         self.envs = SleepingEnvs(self.workload.env_capacity)  # type: ignore[assignment]
         self.trajectory_log = TrajectoryLog(cfg.run_dir, self.name, 0.0)
         judge = judge_of(self.workload, self.workload.acceptance, lambda: engine.version)
-        self.runner = GroupRunner(cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name)
+        self.runner = GroupRunner(cfg, self.request_queue, CharCodec(), self.envs, NoReward(), judge, self.name)
         return ""
 
     async def pid(self) -> int:

@@ -33,7 +33,7 @@ from ...rewards.pool import RewardPools
 from ...rewards.workers import Workers
 from ...rollout import protocols
 from ...rollout.environment_client.several import EnvClients
-from ...rollout.group_evaluator import GroupEvaluator
+from ...rollout.group_judge import GroupJudge
 from ...rollout.group_runner import GroupRunner
 from ...rollout.protocols.agent_file.agent_file import AgentFile
 from ...rollout.protocols.chat_format import chat_formats
@@ -147,7 +147,7 @@ class _Rehearsal:
             # A remote reward takes no worker: it gathers the queries that come together, and is tried with all of them.
             remote = any(REMOTE in environment.reward.used for environment in cfg.environments.values())
             self.rewards = RewardsUntilOneHangs(self.pools, REMOTE_AT_ONCE if remote else cfg.reward.workers)
-            self.judge = GroupEvaluator(cfg, self.pools.workers)
+            self.judge = GroupJudge(cfg, self.pools.workers)
             await self.pools.workers.warm()  # so that the start of a worker is not part of an episode's time
             urls = await owned.enter_async_context(started_servers(cfg, self.result, self.progress))
             if urls is None:

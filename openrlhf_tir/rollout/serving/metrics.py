@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics, genera
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..batcher import Batcher
+from ..request_queue import RequestQueue
 
 FAMILIES = {
     "tir_engine_running": ("gauge", "requests that the engine is decoding"),
@@ -56,7 +56,7 @@ class HasStats(Protocol):
 class Exposition(Collector):
     """The metrics of one actor, collected at each scrape."""
 
-    def __init__(self, engine: HasStats, queue: Batcher, envs: HasStats, agents: HasStats) -> None:
+    def __init__(self, engine: HasStats, queue: RequestQueue, envs: HasStats, agents: HasStats) -> None:
         self.engine = engine
         self.queue = queue
         self.envs = envs

@@ -9,7 +9,7 @@ from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config import Config
 from openrlhf_tir.rewards.pool import RewardPools
 from openrlhf_tir.rollout.environment_client.several import EnvClients
-from openrlhf_tir.rollout.group_evaluator import GroupEvaluator
+from openrlhf_tir.rollout.group_judge import GroupJudge
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import Completion, GroupKey, Task
 from tests.unit.rollout.test_episode import CharCodec
@@ -56,7 +56,7 @@ async def test_a_run_starts_both_servers_and_each_group_is_answered_and_rewarded
     )
     async with env_urls(cfg) as urls:
         envs, rewards = EnvClients.of(cfg.environments, urls, owner="test"), RewardPools(cfg.environments)
-        runner = GroupRunner(cfg, Writes(), CharCodec(), envs, rewards, GroupEvaluator(cfg, rewards.workers))
+        runner = GroupRunner(cfg, Writes(), CharCodec(), envs, rewards, GroupJudge(cfg, rewards.workers))
         sums, group = await runner.run(GroupKey(0, 0), Task("6*7?", "42", "sums"))
         game, played = await runner.run(GroupKey(0, 1), Task("Guess.", "-", "guess", {"high": 3}))
         await envs.close()

@@ -6,8 +6,8 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.rollout.agent_broker import AgentBroker
-from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.group_runner import GroupRunner
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.types import KEEP, RewardParts
 
 from ..conftest import tiny_config
@@ -34,8 +34,8 @@ class Actor:
         self.cfg = cfg or tiny_config()
         self.cfg.rollout = self.cfg.rollout.model_copy(update={"n_samples_per_prompt": 4, "agent": "external"})
         codec = HfCodec(tokenizer or make_tokenizer())
-        self.batcher = Batcher(engine)
+        self.request_queue = RequestQueue(engine)
         self.agents = AgentBroker(Sessions(idle_s=300), codec, engine.proof.passed)
         self.runner = GroupRunner(
-            self.cfg, self.batcher, codec, self.envs, LengthReward(), lambda group: KEEP, self.name, self.agents
+            self.cfg, self.request_queue, codec, self.envs, LengthReward(), lambda group: KEEP, self.name, self.agents
         )

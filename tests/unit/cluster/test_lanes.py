@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, EngineGone
 from openrlhf_tir.pipeline.router import Router
-from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.rollout.sequence_migration import SamplingLocation, SequenceMigration
 from openrlhf_tir.types import GroupKey
 
@@ -128,7 +128,7 @@ def test_an_engine_without_abort_is_refused_and_off_asks_for_none():
 
     able = SimpleNamespace(abort=print, progress=dict)
     on = Config.model_validate({"vllm": {"num_engines": 4}, "pipeline": {"fast_lane": "auto"}})
-    assert migration_of(Config(), Batcher(SimpleNamespace()), None) is None
-    assert isinstance(migration_of(on, Batcher(able), None), SequenceMigration)
+    assert migration_of(Config(), RequestQueue(SimpleNamespace()), None) is None
+    assert isinstance(migration_of(on, RequestQueue(able), None), SequenceMigration)
     with pytest.raises(ConfigError, match=r"SimpleNamespace .*pipeline\.fast_lane = 'off'"):
-        migration_of(on, Batcher(SimpleNamespace()), None)
+        migration_of(on, RequestQueue(SimpleNamespace()), None)

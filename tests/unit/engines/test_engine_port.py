@@ -69,7 +69,7 @@ class Figures:
 
 @pytest.mark.parametrize("engine", engines(), ids=lambda e: type(e).__name__)
 async def test_the_health_of_an_actor_is_answered_whichever_engine_it_has(engine):
-    actor = SimpleNamespace(engine=engine, batcher=Figures(), envs=Figures(), agents=Figures(), name="rollout-0")
+    actor = SimpleNamespace(engine=engine, request_queue=Figures(), envs=Figures(), agents=Figures(), name="rollout-0")
     app = build_app(RolloutService(actor), token=None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://actor") as http:
         assert (await http.get("/health")).json() == {

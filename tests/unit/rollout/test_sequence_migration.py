@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.errors import EngineGone, RequestRefused
-from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.types import Completion, Sampling
 
@@ -184,7 +184,7 @@ def test_an_engine_that_ends_its_guests_gives_back_what_it_wrote():
 
 def test_one_that_waits_for_a_place_goes_at_once_with_the_bare_prompt():
     here, lane = Speaker(), Speaker(1)
-    queue = Batcher(here, max_running=1)
+    queue = RequestQueue(here, max_running=1)
     migration, free = SequenceMigration(queue, text_of), asyncio.Event()
     here.at[1] = free.wait
 
@@ -192,7 +192,7 @@ def test_one_that_waits_for_a_place_goes_at_once_with_the_bare_prompt():
         holding = asyncio.create_task(queue.generate(PROMPT, Sampling(5), request_id="holds the place"))
         with migration.writing(KEY):
             waiting = asyncio.create_task(
-                migration.around(queue.lane("env", "group")).generate(PROMPT, Sampling(5), request_id=f"{KEY}/0")
+                migration.around(queue.of_group("env", "group")).generate(PROMPT, Sampling(5), request_id=f"{KEY}/0")
             )
             while not queue.waiting:
                 await asyncio.sleep(0)

@@ -13,12 +13,12 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.pipeline.method_state import MethodState
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards.pool import RewardPools
-from openrlhf_tir.rollout.group_evaluator import GroupEvaluator
+from openrlhf_tir.rollout.group_judge import GroupJudge
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import Completion, GroupKey, Task
 
 from .test_episode import CharCodec
-from .test_group_evaluator import Here
+from .test_group_judge import Here
 
 SECTIONS = {
     "calc": {"protocol": "zerotir", "output_max_tokens": 100, "filter": {"names": ["accuracy"]}},
@@ -69,7 +69,7 @@ def runner():
         }
     )
     rewards = RewardPools(cfg.environments)
-    yield GroupRunner(cfg, Writes(), CharCodec(), Envs(), rewards, GroupEvaluator(cfg, Here()), "a0")
+    yield GroupRunner(cfg, Writes(), CharCodec(), Envs(), rewards, GroupJudge(cfg, Here()), "a0")
     rewards.close()
 
 

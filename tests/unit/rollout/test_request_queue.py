@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_tir.errors import EngineError, QueueFull
-from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.fair_queue import FairQueue
+from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.telemetry.histogram import count, histogram, mean, quantile
 from openrlhf_tir.types import Completion, Sampling
@@ -47,9 +47,9 @@ def ask(engine, name):
 def test_without_a_wait_a_request_passes_straight_through():
     async def main():
         engine = LoggingEngine()
-        batcher = Batcher(engine)
-        await ask(batcher, "a")
-        assert engine.arrivals == [("a", 0.0)] and count(batcher.batch_sizes) == 0
+        queue = RequestQueue(engine)
+        await ask(queue, "a")
+        assert engine.arrivals == [("a", 0.0)] and count(queue.batch_sizes) == 0
 
     run(main())
 
@@ -57,13 +57,13 @@ def test_without_a_wait_a_request_passes_straight_through():
 def test_a_batch_goes_when_its_first_request_has_waited_long_enough():
     async def main():
         engine = LoggingEngine()
-        batcher = Batcher(engine, max_wait_ms=20)
-        first = ask(batcher, "a")
+        queue = RequestQueue(engine, max_wait_ms=20)
+        first = ask(queue, "a")
         await asyncio.sleep(0.015)
-        assert batcher.waiting == 1 and batcher.age_s == pytest.approx(0.015)
-        await asyncio.gather(first, ask(batcher, "b"))
+        assert queue.waiting == 1 and queue.age_s == pytest.approx(0.015)
+        await asyncio.gather(first, ask(queue, "b"))
         assert engine.arrivals == [("a", 0.02), ("b", 0.02)]
-        assert count(batcher.batch_sizes) == 1 and mean(batcher.batch_sizes) == 2
+        assert count(queue.batch_sizes) == 1 and mean(queue.batch_sizes) == 2
 
     run(main())
 
@@ -71,8 +71,8 @@ def test_a_batch_goes_when_its_first_request_has_waited_long_enough():
 def test_a_full_batch_goes_at_once():
     async def main():
         engine = LoggingEngine()
-        batcher = Batcher(engine, max_wait_ms=20, max_batch=2)
-        await asyncio.gather(*[ask(batcher, n) for n in "abc"])
+        queue = RequestQueue(engine, max_wait_ms=20, max_batch=2)
+        await asyncio.gather(*[ask(queue, n) for n in "abc"])
         assert sorted(engine.arrivals) == [("a", 0.0), ("b", 0.0), ("c", 0.02)]
 
     run(main())
@@ -83,8 +83,8 @@ def test_environments_gather_by_themselves():
 
     async def main():
         engine = LoggingEngine()
-        batcher = Batcher(engine, max_wait_ms=20, max_batch=2)
-        python, search = batcher.lane("python", "g"), batcher.lane("search", "h")
+        queue = RequestQueue(engine, max_wait_ms=20, max_batch=2)
+        python, search = queue.of_group("python", "g"), queue.of_group("search", "h")
         await asyncio.gather(ask(python, "p"), ask(search, "s"), ask(search, "t"))
         assert sorted(engine.arrivals) == [("p", 0.02), ("s", 0.0), ("t", 0.0)]
 
@@ -96,8 +96,8 @@ def test_a_long_group_does_not_block_a_short_one():
 
     async def main():
         engine = LoggingEngine()
-        batcher = Batcher(engine, max_running=1)
-        a, b = batcher.lane("e", "A"), batcher.lane("e", "B")
+        queue = RequestQueue(engine, max_running=1)
+        a, b = queue.of_group("e", "A"), queue.of_group("e", "B")
         await asyncio.gather(*[ask(a, f"a{i}") for i in range(5)], *[ask(b, f"b{i}") for i in range(2)])
         assert engine.order == ["a0", "a1", "b0", "a2", "b1", "a3", "a4"]
 
@@ -106,12 +106,12 @@ def test_a_long_group_does_not_block_a_short_one():
 
 def test_the_queue_is_bounded_and_says_when_to_come_again():
     async def main():
-        batcher = Batcher(LoggingEngine(100), max_running=1, max_queue=2)
-        tasks = [ask(batcher, n) for n in "abc"]
+        queue = RequestQueue(LoggingEngine(100), max_running=1, max_queue=2)
+        tasks = [ask(queue, n) for n in "abc"]
         await asyncio.sleep(1)
-        assert batcher.waiting == 2
+        assert queue.waiting == 2
         with pytest.raises(QueueFull, match=r"^2 .* 1 .* 2\.") as refused:
-            await batcher.generate([1], Sampling(8), request_id="d")
+            await queue.generate([1], Sampling(8), request_id="d")
         assert refused.value.retry_after_s >= 1
         again = pickle.loads(pickle.dumps(refused.value))
         assert (str(again), again.retry_after_s) == (str(refused.value), refused.value.retry_after_s)
@@ -125,10 +125,10 @@ def test_retry_after_follows_the_waits_that_were_seen():
     of 60 s."""
 
     async def main():
-        batcher = Batcher(LoggingEngine(10), max_running=1)
-        await asyncio.gather(*[ask(batcher, str(i)) for i in range(200)])
+        queue = RequestQueue(LoggingEngine(10), max_running=1)
+        await asyncio.gather(*[ask(queue, str(i)) for i in range(200)])
         with pytest.raises(QueueFull) as refused:
-            batcher.admit(5000)
+            queue.check_room(5000)
         assert refused.value.retry_after_s == 60
 
     run(main())
@@ -138,17 +138,17 @@ def test_retry_after_follows_the_waits_that_were_seen():
 def test_a_cancelled_request_leaves_at_once_and_gives_its_place_back(max_wait_ms):
     async def main():
         engine = LoggingEngine()
-        batcher = Batcher(engine, max_wait_ms=max_wait_ms, max_running=1)
-        tasks = [ask(batcher, n) for n in "abc"]
+        queue = RequestQueue(engine, max_wait_ms=max_wait_ms, max_running=1)
+        tasks = [ask(queue, n) for n in "abc"]
         await asyncio.sleep(0.5)  # a decodes, b and c wait
         tasks[1].cancel()
         await asyncio.sleep(0)
-        assert batcher.waiting == 1
+        assert queue.waiting == 1
         tasks[0].cancel()
         await asyncio.sleep(0)
         await tasks[2]
         assert engine.order == ["a", "c"] and engine.cancelled == 1
-        assert (batcher.running, batcher.waiting) == (0, 0)
+        assert (queue.running, queue.waiting) == (0, 0)
 
     run(main())
 
@@ -164,23 +164,23 @@ def test_one_that_is_aborted_while_it_waits_leaves_with_nothing_and_one_that_run
 
     async def main():
         engine = Stopping()
-        batcher = Batcher(engine, max_wait_ms=max_wait_ms, max_running=1)
-        tasks = [ask(batcher, "a")]
+        queue = RequestQueue(engine, max_wait_ms=max_wait_ms, max_running=1)
+        tasks = [ask(queue, "a")]
         await asyncio.sleep(0.5)
-        tasks += [ask(batcher, n) for n in "bcd"]
+        tasks += [ask(queue, n) for n in "bcd"]
         for wait_s, name in ((0.0, "b"), (0.1, "c")):  # while it is gathered, and when it is ready
             await asyncio.sleep(wait_s)
-            await batcher.abort(name)
+            await queue.abort(name)
         b, c = await asyncio.gather(*tasks[1:3])
         assert (
             (b.finish_reason, len(b.token_ids), b.text)
             == (c.finish_reason, len(c.token_ids), c.text)
             == ("abort", 0, "")
         )
-        await batcher.abort("a")
-        assert engine.aborted == "a" and batcher.progress() == {"a": 7}
+        await queue.abort("a")
+        assert engine.aborted == "a" and queue.progress() == {"a": 7}
         await asyncio.gather(*tasks)
-        assert engine.order == ["a", "d"] and (batcher.running, batcher.waiting) == (0, 0)
+        assert engine.order == ["a", "d"] and (queue.running, queue.waiting) == (0, 0)
 
     run(main())
 
@@ -201,35 +201,35 @@ def test_one_that_is_aborted_between_its_place_and_the_engine_never_comes_there(
 
     async def main():
         engine = Stopping()
-        batcher = Batcher(engine, max_wait_ms=max_wait_ms, max_running=1)
+        queue = RequestQueue(engine, max_wait_ms=max_wait_ms, max_running=1)
 
         async def after(seconds, name):
             await asyncio.sleep(seconds)
-            return await batcher.generate([1], Sampling(8), request_id=name)
+            return await queue.generate([1], Sampling(8), request_id=name)
 
         b, c = (asyncio.create_task(after(*when)) for when in ((0.5, "b"), (0.6, "c")))
-        await batcher.generate([1], Sampling(8), request_id="a")
-        assert (batcher.running, batcher.waiting, b.done()) == (1, 1, False), "b has the place, and has not run since"
-        await batcher.abort("b")
+        await queue.generate([1], Sampling(8), request_id="a")
+        assert (queue.running, queue.waiting, b.done()) == (1, 1, False), "b has the place, and has not run since"
+        await queue.abort("b")
         if cancelled:
             b.cancel()
         ended, _ = await asyncio.gather(b, c, return_exceptions=True)
         assert isinstance(ended, asyncio.CancelledError) if cancelled else ended.finish_reason == "abort"
         assert engine.order == ["a", "c"] and engine.aborted == [], "its place is the next one's"
-        assert (batcher.running, batcher.waiting) == (0, 0)
+        assert (queue.running, queue.waiting) == (0, 0)
 
     run(main())
 
 
 def test_one_that_is_aborted_and_then_cancelled_gives_back_no_place_that_it_never_had():
     async def main():
-        batcher = Batcher(LoggingEngine(), max_running=1)
-        a, b = ask(batcher, "a"), ask(batcher, "b")
+        queue = RequestQueue(LoggingEngine(), max_running=1)
+        a, b = ask(queue, "a"), ask(queue, "b")
         await asyncio.sleep(0.5)
-        await batcher.abort("b")
+        await queue.abort("b")
         b.cancel()
         await asyncio.sleep(0)
-        assert b.cancelled() and (batcher.running, batcher.waiting) == (1, 0)
+        assert b.cancelled() and (queue.running, queue.waiting) == (1, 0)
         await a
 
     run(main())
@@ -241,9 +241,9 @@ def test_a_broken_engine_gives_its_places_back():
             raise EngineError("gone")
 
     async def main():
-        batcher = Batcher(Broken(), max_running=1)
-        faults = await asyncio.gather(*[ask(batcher, n) for n in "abc"], return_exceptions=True)
-        assert [type(f) for f in faults] == [EngineError] * 3 and batcher.running == 0
+        queue = RequestQueue(Broken(), max_running=1)
+        faults = await asyncio.gather(*[ask(queue, n) for n in "abc"], return_exceptions=True)
+        assert [type(f) for f in faults] == [EngineError] * 3 and queue.running == 0
 
     run(main())
 
@@ -273,18 +273,18 @@ def test_whoever_comes_and_goes_every_request_is_answered_or_gone_and_the_bounds
 
     async def main():
         engine = Crowded(0.02)
-        batcher = Batcher(engine, max_wait_ms=max_wait_ms, max_batch=max_batch, max_running=max_running)
+        queue = RequestQueue(engine, max_wait_ms=max_wait_ms, max_batch=max_batch, max_running=max_running)
         tasks = []
         for i, (group, pause, patience) in enumerate(script):
             await asyncio.sleep(pause)
-            tasks.append(ask(batcher.lane(f"env{group % 2}", group), str(i)))
+            tasks.append(ask(queue.of_group(f"env{group % 2}", group), str(i)))
             if patience is not None:
                 asyncio.get_running_loop().call_later(patience, tasks[-1].cancel)
         results = await asyncio.gather(*tasks, return_exceptions=True)
         for (_, _, patience), result in zip(script, results, strict=True):
             assert result is DONE or (patience is not None and isinstance(result, asyncio.CancelledError))
         assert engine.most <= max_running
-        assert (batcher.running, batcher.waiting, batcher._gathering, len(batcher._ready)) == (0, 0, {}, 0)
+        assert (queue.running, queue.waiting, queue._gathering, len(queue._ready)) == (0, 0, {}, 0)
 
     run(main())
 

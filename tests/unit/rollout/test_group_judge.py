@@ -8,7 +8,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import FilterError, RewardError
 from openrlhf_tir.rewards import zerotir as zerotir_reward
-from openrlhf_tir.rollout.group_evaluator import GroupEvaluator
+from openrlhf_tir.rollout.group_judge import GroupJudge
 from openrlhf_tir.types import CounterUpdate, Group, GroupKey, RunFacts, Task, ToolCall
 from tests.unit.filters.test_filters import CLEAN
 from tests.unit.rewards.reward_fakes import group, scored
@@ -21,8 +21,8 @@ class Here:
         return function(*args)
 
 
-def judge_of(**sections) -> GroupEvaluator:
-    return GroupEvaluator(Config.model_validate({"actor": {"num_gpus_per_node": 1}, **sections}), Here())
+def judge_of(**sections) -> GroupJudge:
+    return GroupJudge(Config.model_validate({"actor": {"num_gpus_per_node": 1}, **sections}), Here())
 
 
 def own(directory, **functions) -> dict[str, str]:
@@ -124,8 +124,8 @@ def zerotir_sample(correct: float, **facts):
     return t
 
 
-def zerotir_judge() -> GroupEvaluator:
-    return GroupEvaluator(load("zerotir_7b", {"actor.model_name_or_path": "x", "data.prompt_dataset": "x"}), Here())
+def zerotir_judge() -> GroupJudge:
+    return GroupJudge(load("zerotir_7b", {"actor.model_name_or_path": "x", "data.prompt_dataset": "x"}), Here())
 
 
 async def test_the_zerotir_recipe_masks_cut_off_and_faked_samples_and_keeps_their_group():

@@ -1,4 +1,4 @@
-"""The queue in front of an actor's engine, with dynamic batching.
+"""The queue in front of an actor's engine: groups take turns, and requests may be gathered to batches.
 
     generate -> gathering[environment] -> flush -> fair queue -> slot at the engine -> engine.generate
                 (until there are max_batch         (groups      (max_running of
@@ -10,9 +10,9 @@ requests pass straight on (`rollout.max_wait_ms` says when waiting pays). More r
 where groups take turns, and not in the engine's queue, which is first come, first served.
 
 Memory is bounded. A run has as many groups as its scheduler allows; their requests, one per live trajectory, come
-through a `QueueLane` and are never refused. A group that comes over HTTP is admitted as a whole or refused (`admit`,
-QueueFull), as a single request from outside (`generate`) is if `max_queue` requests wait. A request that is aborted
-before the engine has it is answered at once, without tokens.
+through a `GroupQueue` and are never refused. A group that comes over HTTP is refused as a whole if its requests find no
+room (`check_room`, QueueFull), as a single request from outside (`generate`) is if `max_queue` requests wait. A request
+that is aborted before the engine has it is answered at once, without tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Ticket:
         env: Its environment.
         group: Its group.
         since: Event loop time at which it began to wait.
-        granted: True when it has a slot, False when it was aborted.
+        has_slot: Set when its wait is over: True if it has a slot, False if it was aborted.
         request_id: Its id.
         gathering: True while it waits for its batch to be flushed.
         aborted: True if it was aborted after it had got a slot and before it used it.
@@ -58,7 +58,7 @@ class _Ticket:
     env: str
     group: Hashable
     since: float
-    granted: asyncio.Future[bool]
+    has_slot: asyncio.Future[bool]
     request_id: str
     gathering: bool = False
     aborted: bool = False
@@ -72,7 +72,7 @@ class _Gathering:
     timer: asyncio.TimerHandle
 
 
-class Batcher:
+class RequestQueue:
     """An Engine that queues requests for another Engine. Belongs to one event loop."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Batcher:
         """Seconds that requests have waited for their slot at the engine."""
         self._recent_wait_s = 0.0
         self._waiting: OrderedDict[_Ticket, None] = OrderedDict()
-        self._granted: dict[_Ticket, None] = {}
+        self._unused_slots: dict[_Ticket, None] = {}
         """Requests that have a slot and whose task has not run since: the engine does not know them yet."""
         self._gathering: dict[str, _Gathering] = {}
         self._ready: FairQueue[_Ticket] = FairQueue()
@@ -132,8 +132,8 @@ class Batcher:
             "batch_size_mean": mean(self.batch_sizes),
         }
 
-    def admit(self, n: int = 1) -> None:
-        """Check that n more requests find room. Raises QueueFull."""
+    def check_room(self, n: int = 1) -> None:
+        """Raise QueueFull if n more requests find no room now. Nothing is reserved."""
         if self.waiting + n > self.max_queue:
             raise QueueFull(
                 f"{self.waiting} requests wait for the engine and {n} more are refused: its queue holds"
@@ -141,13 +141,13 @@ class Batcher:
                 retry_after_s=min(60, max(1, math.ceil(self._recent_wait_s))),
             )
 
-    def lane(self, env: str, group: Hashable) -> QueueLane:
-        """Return the Engine for the requests of one admitted group."""
-        return QueueLane(self, env, group)
+    def of_group(self, env: str, group: Hashable) -> GroupQueue:
+        """Return the Engine for the requests of one group."""
+        return GroupQueue(self, env, group)
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """Answer a request from outside, which is a group by itself. Raises QueueFull."""
-        self.admit()
+        self.check_room()
         return await self.pass_on(token_ids, sampling, request_id, "", request_id)
 
     async def pass_on(
@@ -167,9 +167,9 @@ class Batcher:
         ticket = next((t for t in self._waiting if t.request_id == request_id), None)
         if ticket is not None:
             self._remove(ticket)
-            ticket.granted.set_result(False)
+            ticket.has_slot.set_result(False)
             return
-        ticket = next((t for t in self._granted if t.request_id == request_id), None)
+        ticket = next((t for t in self._unused_slots if t.request_id == request_id), None)
         if ticket is not None:
             ticket.aborted = True
             return
@@ -196,23 +196,23 @@ class Batcher:
             self._ready.push(group, ticket)
             self._grant()
         try:
-            granted = await ticket.granted
+            has_slot = await ticket.has_slot
         except asyncio.CancelledError:
-            if ticket.granted.cancelled():
+            if ticket.has_slot.cancelled():
                 if ticket in self._waiting:
                     self._remove(ticket)
-            elif ticket.granted.result():  # granted first, and cancelled before it could run
+            elif ticket.has_slot.result():  # granted first, and cancelled before it could run
                 self._return_slot(ticket)
             raise
         if ticket.aborted:
             self._return_slot(ticket)
             return False
-        self._granted.pop(ticket, None)
-        return granted
+        self._unused_slots.pop(ticket, None)
+        return has_slot
 
     def _return_slot(self, ticket: _Ticket) -> None:
         """Give back a slot that was granted and not used."""
-        del self._granted[ticket]
+        del self._unused_slots[ticket]
         self.running -= 1
         self._grant()
 
@@ -244,12 +244,12 @@ class Batcher:
         while self._ready and self.running < self.max_running:
             ticket = self._ready.pop()
             del self._waiting[ticket]
-            if ticket.granted.cancelled():
+            if ticket.has_slot.cancelled():
                 continue
             self.running += 1
             self._record_wait(now - ticket.since)
-            self._granted[ticket] = None
-            ticket.granted.set_result(True)
+            self._unused_slots[ticket] = None
+            ticket.has_slot.set_result(True)
 
     def _remove(self, ticket: _Ticket) -> None:
         """Remove a waiting request, wherever it waits."""
@@ -269,13 +269,13 @@ class Batcher:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLane:
-    """An Engine: the queue, for the requests of one admitted group."""
+class GroupQueue:
+    """An Engine: the queue, for the requests of one group."""
 
-    batcher: Batcher
+    queue: RequestQueue
     env: str
     group: Hashable
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Queue a request, and return the engine's answer. It is never refused, because the group was admitted."""
-        return await self.batcher.pass_on(token_ids, sampling, request_id, self.env, self.group)
+        """Queue a request, however many wait, and return the engine's answer."""
+        return await self.queue.pass_on(token_ids, sampling, request_id, self.env, self.group)

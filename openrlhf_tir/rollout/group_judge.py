@@ -1,4 +1,4 @@
-"""Evaluate a group whose trajectories are all scored: group reward, verdict of the filters, masks of single samples.
+"""Judge a group whose trajectories are all scored: group reward, verdict of the filters, masks of single samples.
 
     reward shaping -> group reward -> filters, in order -> sample filter -> KEEP, or the first reason to drop the group
 
@@ -30,7 +30,7 @@ SHAPING = "shaping"
 
 @dataclass(frozen=True)
 class _Rules:
-    """How the groups of one environment are evaluated.
+    """How the groups of one environment are judged.
 
     Attributes:
         reward: The environment's reward settings.
@@ -59,8 +59,8 @@ class _Rules:
         return cls(reward, settings, filters_of(settings), sample_options, max_tokens)
 
 
-class GroupEvaluator:
-    """Evaluates groups by the rules of their environments. Owned by a rollout actor."""
+class GroupJudge:
+    """Judges groups by the rules of their environments. Owned by a rollout actor."""
 
     def __init__(self, cfg: Config, workers: Workers) -> None:
         """Load all functions.
