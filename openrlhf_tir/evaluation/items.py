@@ -46,8 +46,8 @@ class Item:
         correct: Whether each sample is right.
         rewards: Rewards of the samples.
         answers: What the samples answered; None for no answer.
-        calls: Calls that were executed.
-        calls_ok: Calls that were executed without an error.
+        calls: Calls, those included that could not be read.
+        calls_ok: Calls that ran without an error.
         used_code: Whether there was code.
         response_tokens: Tokens of the response, by model and environment.
         model_tokens: Tokens that the model wrote.

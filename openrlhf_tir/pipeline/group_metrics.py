@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
-from ..rollout.group_meta import CALL_COUNT_RANGES, CALL_SECONDS, CALL_STATS, CODE_STATS, SHARE_PREFIX
+from ..rollout.group_meta import CALL_COUNT_RANGES, CALL_SECONDS, CALL_STATS, CALLS_TIMED, CODE_STATS, SHARE_PREFIX
 from ..types import GroupMeta
 
 CALL_COUNT_SHARES = tuple(f"n_calls/{name}" for name in CALL_COUNT_RANGES)
@@ -28,6 +28,7 @@ NOT_REWARD_PARTS = frozenset(
         "correct",
         "used_code",
         CALL_SECONDS,
+        CALLS_TIMED,
         *CALL_STATS,
         *CODE_STATS,
         *AGENT_FACTS,
@@ -156,9 +157,10 @@ def env_metrics(env: str, groups: Sequence[GroupMeta], without_calls: Collection
     metrics["groups"] = float(len(groups))
     timed = [group for group in groups if CALL_SECONDS in group.stats]
     if timed:
-        # A mean over calls: a group counts by its calls.
+        # A mean over calls: a group counts by its calls. Groups in checkpoints of older versions have no CALLS_TIMED.
         metrics["call_seconds_mean"] = _weighted_mean(
-            (group.stats[CALL_SECONDS], group.stats["calls"] * len(group.correct)) for group in timed
+            (group.stats[CALL_SECONDS], group.stats.get(CALLS_TIMED, group.stats["calls"]) * len(group.correct))
+            for group in timed
         )
     return {f"env/{env}/{name}": value for name, value in metrics.items()}
 

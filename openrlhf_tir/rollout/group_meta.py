@@ -12,13 +12,16 @@ from ..rewards.checking.answer_text import model_text
 from ..types import CORRECT_ABOVE, Group, GroupMeta, Trajectory, Verdict
 
 CALL_SECONDS = "call_seconds"
-"""Name in a group's stats: mean seconds that the environment took for a call."""
+"""Name in a group's stats: mean seconds that the environment took for a call. It had none that could not be read."""
+CALLS_TIMED = "calls_timed"
+"""Name in a group's stats, a mean over its samples: calls of which CALL_SECONDS is the mean."""
 CALL_STATS = ("calls_correct", "calls_ok", "calls_ok_correct")
 """Names in a group's stats, means over its samples: calls of correct samples, calls that ran without an error, calls of
 correct samples that did."""
 CODE_STATS = ("code_written", "code_run", "code_responses", "code_after_answer")
 """Names in a group's stats, means over its samples, about fenced Python: programs that the model wrote, programs that
-ran, samples with a program, samples whose first program comes after their first answer."""
+ran (at most: the smaller number of programs and executed calls), samples with a program, samples whose first program
+comes after their first answer."""
 CALL_COUNT_RANGES = {"0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}
 """Ranges of the number of calls of a sample: name -> largest number, None for no limit. `n_calls/NAME` in a group's
 stats is the share of its samples in the range; a range without samples is left out."""
@@ -103,9 +106,10 @@ def group_stats(valid: list[Trajectory]) -> dict[str, float]:
         stats[name] = float(np.mean(values))
         if len(values) < len(valid):
             stats[SHARE_PREFIX + name] = len(values) / len(valid)
-    seconds = [call.seconds for trajectory in valid for call in trajectory.calls]
+    seconds = [call.seconds for trajectory in valid for call in trajectory.calls if call.executed]
     if seconds:
         stats[CALL_SECONDS] = float(np.mean(seconds))
+        stats[CALLS_TIMED] = len(seconds) / len(valid)
     for names, stats_of in ((CALL_STATS, _call_stats), (CODE_STATS, _code_stats)):
         means = np.mean([stats_of(trajectory) for trajectory in valid], axis=0).tolist()
         stats |= dict(zip(names, means, strict=True))
@@ -134,5 +138,5 @@ def _code_stats(trajectory: Trajectory) -> tuple[int, ...]:
     if not starts:
         return 0, 0, 0, 0
     answer = _ANSWER.search(text)
-    ran = min(len(trajectory.calls), len(starts))
+    ran = min(sum(call.executed for call in trajectory.calls), len(starts))
     return len(starts), ran, 1, int(answer is not None and answer.start() < starts[0])
