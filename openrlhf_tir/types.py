@@ -173,7 +173,7 @@ class Sampling:
         seed: Seed of the engine's random numbers; None for a random one.
         top_k: Keep this many of the likeliest tokens; 0 for all.
         min_p: Keep tokens with p >= min_p * p_max.
-        since: Version that sampled the first token of the trajectory that this segment continues; None if the
+        first_version: Version that sampled the first token of the trajectory that this segment continues; None if the
             trajectory begins with it.
         experts_known: Number of leading prompt tokens whose experts the caller has already, so that the engine need not
             return them (`Completion.experts`). At most the prompt without its last token.
@@ -186,7 +186,7 @@ class Sampling:
     seed: int | None = None
     top_k: int = 0
     min_p: float = 0.0
-    since: int | None = None
+    first_version: int | None = None
     experts_known: int = 0
 
 
@@ -215,8 +215,8 @@ class Completion:
         logprobs: [T] float32, log-probabilities of the sampled tokens under the distribution that sampled them.
         versions: [T] int32, the policy version of each token; weights may change in flight.
         text: The decoded tokens, cut right after a matched stop string.
-        finish_reason: Why the completion ended.
-        stop_reason: The stop string or token id that ended it, if one did.
+        finish_reason: Kind of the completion's end.
+        stop_reason: With "stop", the stop string or token id that ended it, if one did.
         prompt_logprobs: [P - 1] float32, log-probabilities of the prompt's tokens but the first, if requested.
         experts: [P + T - 1 - experts_known, layers, k] uint8 or uint16: the experts that the engine's mixture gave each
             token of prompt and completion, from `Sampling.experts_known` on. The last sampled token has none, because
@@ -334,8 +334,9 @@ class Trajectory:
         prompt_ids: [P] int32.
         segments: The response, alternately by model and environment.
         calls: The tool calls, in order.
-        finish_reason: Why the response ended.
-        stop_reason: The stop string or token id that ended the last segment, if one did.
+        finish_reason: Kind of the response's end: "stop", "length" or "abort"; empty if it has none.
+        stop_reason: What ended it, if more is known: the stop string or token id of the last segment, or "env_done",
+            "env_truncated" (the environment ended or cut the episode) or "turn_limit" (protocol's max_turn_tokens).
         failed: Code of the fault if infrastructure or user code failed. Such a trajectory has no reward and is never
             trained.
         why: The fault as a sentence; empty if the trajectory did not fail.

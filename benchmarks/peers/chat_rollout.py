@@ -206,19 +206,19 @@ class Chats:
         """Return a response to `task`, sampled by `engine` and not scored."""
         cfg = self.cfg
         protocol = protocols.make(cfg.env)
+        prompt_ids = self.codec.encode_prompt(task.prompt)
         return await run_episode(
-            self.codec.encode_prompt(task.prompt),
+            prompt_ids,
             index=index,
             engine=engine,
             env=Session(tools),
             codec=self.codec,
             protocol=protocol,
             limits=Limits(
-                max_new_tokens=cfg.rollout.max_new_tokens,
+                max_new_tokens=min(cfg.rollout.max_new_tokens, cfg.data.max_len - len(prompt_ids)),
                 output_max_tokens=cfg.env.output_max_tokens,
                 temperature=cfg.rollout.temperature,
                 top_p=cfg.rollout.top_p,
-                max_length=cfg.data.max_len,
                 top_k=cfg.rollout.top_k,
             ),
             request_id=str(index),

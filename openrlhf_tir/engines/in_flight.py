@@ -159,13 +159,13 @@ class InFlight:
             if begun is not None and live.sampled > begun:
                 live.void = True
 
-    def weights(self, since: int | None) -> str:
-        """Return a string that identifies the weights with which this engine sampled at version `since`.
+    def weights(self, first_version: int | None) -> str:
+        """Return a string that identifies the weights with which this engine sampled at version `first_version`.
 
         Two different weights never have the same string, even if their version number is the same. A version that the
         engine does not have yet (a new engine may be ahead of it) counts as the current one, and so does None.
         """
-        return f"{self._era}/{self.version if since is None else min(since, self.version)}"
+        return f"{self._era}/{self.version if first_version is None else min(first_version, self.version)}"
 
     @property
     def request_ids(self) -> list[str]:

@@ -113,7 +113,7 @@ class EngineClient:
         output_kind = sampling_params.output_kind
         params = sampling_params if session is None else _policy_sampling(sampling_params, session)
         aggregate = None
-        prompt = self._engine.salted(prompt, None if session is None else session.trace.since)
+        prompt = self._engine.salted(prompt, None if session is None else session.trace.first_version)
         with self._engine.requests.track(request_id) as live:
             async for out in self._llm.generate(prompt, params, request_id, **more):
                 if session is None:

@@ -68,13 +68,13 @@ class RequestTrace:
 
     chains: list[Chain] = field(default_factory=list)
     requests: int = 0
-    since: int | None = None
+    first_version: int | None = None
     """Version that sampled the first token; None before that."""
 
     def add(self, prompt_ids: Sequence[int], completion: Completion) -> None:
         """Add an answered request to the longest chain that it continues, or to a new one."""
         self.requests += 1
-        self.since = completion.began if self.since is None else self.since
+        self.first_version = completion.began if self.first_version is None else self.first_version
         continued = [c for c in self.chains if c.is_continued_by(prompt_ids)]
         chain = max(continued, key=lambda c: len(c.tokens), default=None)
         if chain is None:

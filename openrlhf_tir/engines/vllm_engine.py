@@ -227,7 +227,7 @@ class VllmEngine:
         with self.requests.track(request_id) as live:
             try:
                 final = await self._final_output(
-                    live, self.salted(tokens_input(list(token_ids)), sampling.since), params, priority
+                    live, self.salted(tokens_input(list(token_ids)), sampling.first_version), params, priority
                 )
             except VLLMClientError as e:
                 raise RequestRefused(
@@ -304,16 +304,16 @@ class VllmEngine:
                 if self.inbox is not None:
                     self.inbox.forget(collector.request_id)
 
-    def salted(self, prompt: Any, since: int | None) -> Any:
+    def salted(self, prompt: Any, first_version: int | None) -> Any:
         """Return vLLM's tokenized prompt, with a salt if pushes keep the KV cache: only equal salts share blocks.
 
         Args:
             prompt: The prompt.
-            since: Version under which its trajectory began; None: it begins here.
+            first_version: Version under which its trajectory began; None: it begins here.
         """
         if not self._keeps_kv or not isinstance(prompt, dict):
             return prompt
-        return {**prompt, "cache_salt": f"{self.requests.weights(since)}/{prompt.get('cache_salt', '')}"}
+        return {**prompt, "cache_salt": f"{self.requests.weights(first_version)}/{prompt.get('cache_salt', '')}"}
 
     async def abort(self, request_id: str) -> None:
         """See RolloutEngine."""

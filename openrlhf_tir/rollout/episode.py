@@ -2,12 +2,14 @@
 
     segment = engine(prompt + response so far)          the model's tokens, kept as sampled
     protocol.advance(segment)  -> End                   the episode is over
-                               -> GoOn                  sample the next segment
+                               -> GoOn(text)            the text, if there is any, is tokenised and appended
                                -> Call(action)          env.step(action); the observation is tokenised once and
                                                         appended. The environment may end the episode (done) or cut it
                                                         (truncated)
                                -> Reject(action, ...)   a call that cannot be read: the model is told, and the reward
                                                         finds it among the calls
+
+After every answer but End the next segment is sampled.
 
 Tokens in, tokens out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced
 (no end token). The response budget counts model and environment tokens. An inserted block is never cut and may exceed
@@ -19,14 +21,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import assert_never, cast
 
 import numpy as np
 
 from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import Sampling, Segment, ToolCall, Trajectory
-from .protocols import TURN_LIMIT, Call, End, MessagesProtocol, Reject, TurnProtocol
+from .protocols import TURN_LIMIT, Call, End, GoOn, MessagesProtocol, Reject, TurnProtocol
 from .protocols.rendering import ObservationRenderer, RenderedText, TextRenderer
 
 ENV_DONE = "env_done"
@@ -44,8 +46,6 @@ class Limits:
         output_max_tokens: Tokens of one inserted block.
         temperature: Softmax temperature; 0 is greedy.
         top_p: Nucleus sampling.
-        max_length: Tokens of prompt and response at which no further segment is begun (ZeroTIR's second bound). None:
-            only `max_new_tokens` limits the response.
         top_k: Keep this many of the likeliest tokens; 0 for all.
         min_p: Keep tokens with p >= min_p * p_max.
     """
@@ -54,7 +54,6 @@ class Limits:
     output_max_tokens: int = 256
     temperature: float = 1.0
     top_p: float = 1.0
-    max_length: int | None = None
     top_k: int = 0
     min_p: float = 0.0
 
@@ -109,21 +108,16 @@ async def run_episode(
         turn = -1
         step_id = -1
         first_version: int | None = None
-        max_length = limits.max_length
-        if max_length is None:
-            max_length = len(prompt_ids) + limits.max_new_tokens + 1
         while True:
-            # The prompt of the task counts, not what the renderer added to it: that is the environment's text.
+            # What the renderer added to the task's prompt counts as response: it is the environment's text.
             remaining = limits.max_new_tokens - (len(context) - len(prompt_ids))
-            if remaining <= 0 or len(context) >= max_length:
+            if remaining <= 0:
                 trajectory.finish_reason = "length"
                 break
             turn += 1
             max_tokens = min(remaining, getattr(protocol, "max_turn_tokens", None) or remaining)
-            window = getattr(protocol, "max_context_tokens", None)
-            visible = context[-window:] if window else context
-            hidden = len(context) - len(visible)
-            known = 0 if trajectory.experts is None else len(trajectory.experts)
+            num_hidden = _num_hidden(protocol, len(context))
+            num_with_experts = 0 if trajectory.experts is None else len(trajectory.experts)
             sampling = Sampling(
                 max_tokens=max_tokens,
                 stop=protocol.stops,
@@ -132,11 +126,11 @@ async def run_episode(
                 seed=seed_of(turn),
                 top_k=limits.top_k,
                 min_p=limits.min_p,
-                since=first_version,
-                experts_known=max(0, known - hidden),
+                first_version=first_version,
+                experts_known=max(0, num_with_experts - num_hidden),
             )
-            completion = await engine.generate(visible, sampling, request_id=f"{request_id}/{turn}")
-            trajectory.add_experts(completion.experts, hidden + sampling.experts_known)
+            completion = await engine.generate(context[num_hidden:], sampling, request_id=f"{request_id}/{turn}")
+            trajectory.add_experts(completion.experts, num_hidden + sampling.experts_known)
             if completion.finish_reason == "length" and max_tokens < remaining:
                 completion = replace(completion, stop_reason=TURN_LIMIT)
             append(Segment.of_model(completion))
@@ -164,8 +158,10 @@ async def run_episode(
                     signals = {"error_type": "malformed_call", "defect": defect}
                     trajectory.calls.append(ToolCall(action, message, "model_error", signals, turn=turn))
                     append_observation(renderer.continue_with(message))
-                case go_on:
-                    append_observation(renderer.insert(go_on.text))
+                case GoOn(text):
+                    append_observation(renderer.insert(text))
+                case unknown:
+                    assert_never(unknown)
         if getattr(protocol, "cuts_at_limit", False):
             _cut_last_block(trajectory, codec, limits.max_new_tokens)
     except InfraError as e:
@@ -173,6 +169,12 @@ async def run_episode(
         trajectory.why = str(e)
         trajectory.traceback = getattr(e, "user_traceback", "")
     return trajectory
+
+
+def _num_hidden(protocol: TurnProtocol | MessagesProtocol, num_tokens: int) -> int:
+    """Return how many leading tokens the engine is not given: all but the last `max_context_tokens` of the protocol."""
+    window = getattr(protocol, "max_context_tokens", None)
+    return max(0, num_tokens - window) if window else 0
 
 
 def _cut_last_block(trajectory: Trajectory, codec: Codec, max_tokens: int) -> None:

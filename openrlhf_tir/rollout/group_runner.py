@@ -1,4 +1,4 @@
-"""Run one prompt as a group: n trajectories that share the prompt, the environment and one deadline, then evaluate it.
+"""Run one prompt as a group: n trajectories, each in an environment session of its own, with one deadline for all.
 
     dispatch n episodes --> as each ends: is a fault one of all? will the group be filtered?
         is its time over?  --> cancel the others --> rewards, verdict, metadata
@@ -70,7 +70,7 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """How a group is run for an evaluation: no filters, rewards as in training.
+    """How a group is run for an evaluation. It is not judged: no filters, and each trajectory keeps its own reward.
 
     Attributes:
         n: Number of samples.
@@ -100,11 +100,11 @@ class _RunningGroup:
         engine: What samples its segments.
         on_trajectory: Called with every trajectory that ended in time.
         evaluation: Set if the group is run for an evaluation.
-        ended: Trajectory by index; None while it runs.
-        finished: Trajectories in the order in which they ended.
+        by_index: Trajectory by index; None while it runs.
+        order: Indices in the order in which their trajectories ended.
         servers: Index -> environment server that holds, or held, its session.
         start: Awake time (suspension.py) at which the group began, moved on by the duration of suspensions.
-        suspended_s: Value of `suspended_s()` when the group began.
+        suspended_at_start_s: Value of `suspended_s()` when the group began.
         was_suspended: True once this process was suspended while the group ran.
     """
 
@@ -116,11 +116,11 @@ class _RunningGroup:
     engine: Engine
     on_trajectory: Callable[[Trajectory], None]
     evaluation: EvalMode | None
-    ended: list[Trajectory | None]
-    finished: list[Trajectory] = field(default_factory=list)
+    by_index: list[Trajectory | None]
+    order: list[int] = field(default_factory=list)
     servers: dict[int, str] = field(default_factory=dict)
     start: float = field(default_factory=awake_time)
-    suspended_s: float = field(default_factory=suspended_s)
+    suspended_at_start_s: float = field(default_factory=suspended_s)
     was_suspended: bool = False
 
     @property
@@ -158,7 +158,7 @@ class GroupRunner:
             agents: External programs, or an agent file in OpenRLHF's form, that write the responses in place of the
                 turn loop and the environment.
             chat_formats: By environment; None for one without a messages protocol.
-            migration: Moves running responses between engines, in a run with a fast lane.
+            migration: Moves running responses between engines, in a run with pipeline.fast_lane.
         """
         self.cfg = cfg
         self.engine = engine
@@ -195,35 +195,31 @@ class GroupRunner:
         chat_format = self._chat_format(task)
         if chat_format:
             task = chat_format.task(task)
-        group = await self._begin(key, task, evaluation, on_trajectory)
-        why_closed = await self._collect(group)
-        seconds = group.seconds
-        if suspended_s() > group.suspended_s:
-            group.was_suspended = True
-        self._fail_unfinished(group, why_closed)
-        result = Group(key, task, [trajectory for trajectory in group.ended if trajectory is not None])
-        failed = self._failure_of(group, result)
+        running = await self._begin(key, task, evaluation, on_trajectory)
+        why_closed = await self._collect(running)
+        seconds = running.seconds
+        if suspended_s() > running.suspended_at_start_s:
+            running.was_suspended = True
+        self._mark_failures(running, why_closed)
+        group = Group(key, task, [trajectory for trajectory in running.by_index if trajectory is not None])
+        failure = self._failure_of(running, group)
         verdict = KEEP
-        fault = None
-        if evaluation is None and failed is None:
-            verdict, fault = await self._judge(result)
-            if fault:
-                failed = fault.reason
-            elif verdict.keep and not any(trajectory.model_tokens for trajectory in result.valid):
-                # Nothing was sampled: the prompt fills the context, or an agent never asked the model. There is no
-                # gradient, and no policy version that the staleness bound could use.
-                verdict = Verdict(False, NO_MODEL_TOKENS)
+        why: dict[str, str] = {}
+        if evaluation is None and failure is None:
+            try:
+                verdict = await self._judge(group)
+            except InfraError as e:  # A group reward or filter failed, which says nothing about the group.
+                failure = e.reason
+                why = {e.reason: str(e)[:WHY_CHARS]}
         meta = describe(
-            result,
-            prompt_tokens=len(group.prompt_ids),
+            group,
+            prompt_tokens=len(running.prompt_ids),
             verdict=verdict,
-            failed=failed,
+            failed=failure,
             actor=self.name,
             seconds=seconds,
         )
-        if fault:
-            meta = replace(meta, why={**meta.why, fault.reason: str(fault)[:WHY_CHARS]})
-        return meta, result
+        return replace(meta, why={**meta.why, **why}), group
 
     async def _begin(
         self,
@@ -246,7 +242,7 @@ class GroupRunner:
             engine=engine,
             on_trajectory=on_trajectory,
             evaluation=evaluation,
-            ended=[None] * n,
+            by_index=[None] * n,
         )
 
     async def _encode_prompt(self, prompt: str) -> list[int]:
@@ -262,106 +258,107 @@ class GroupRunner:
                 self._thread_codec = await asyncio.to_thread(copy.deepcopy, self.codec)
             return await asyncio.to_thread(self._thread_codec.encode_prompt, prompt)
 
-    def _fail_unfinished(self, group: _RunningGroup, why_closed: str | None) -> None:
-        """Fail what a shared fault cost, and for `why_closed` the trajectories that were cancelled."""
-        order = [trajectory.index for trajectory in group.finished]
-        for index, reason in invalidated(group.ended, order, group.servers).items():
-            trajectory = group.ended[index] or Trajectory(index, group.prompt_ids)
-            group.ended[index] = _without_reward(trajectory, reason)
-        for index, ended in enumerate(group.ended):
-            if ended is None:
+    def _mark_failures(self, running: _RunningGroup, why_closed: str | None) -> None:
+        """Fail what a shared fault cost, finished or not, and for `why_closed` the trajectories that were cancelled."""
+        for index, reason in invalidated(running.by_index, running.order, running.servers).items():
+            affected = running.by_index[index] or Trajectory(index, running.prompt_ids)
+            running.by_index[index] = _without_reward(affected, reason)
+        for index, trajectory in enumerate(running.by_index):
+            if trajectory is None:
                 assert why_closed is not None, "a group without a reason to close it has ended"
-                group.ended[index] = Trajectory(index, group.prompt_ids, failed=why_closed)
+                running.by_index[index] = Trajectory(index, running.prompt_ids, failed=why_closed)
 
-    def _failure_of(self, group: _RunningGroup, result: Group) -> str | None:
+    def _failure_of(self, running: _RunningGroup, group: Group) -> str | None:
         """Return why the group as a whole cannot be used; None if it can be."""
-        if group.evaluation is not None:
-            return failure_of(result, 1, user_code_fails_group=False)
-        if group.was_suspended and any(_may_be_late(trajectory) for trajectory in result.trajectories):
+        if running.evaluation is not None:
+            return failure_of(group, 1, user_code_fails_group=False)
+        if running.was_suspended and any(_may_be_late(trajectory) for trajectory in group.trajectories):
             # Deadlines of others (calls, sessions, the time limit of code) went on while this process was suspended.
             # What they left of the group would be its short responses.
             return SUSPENDED
-        return failure_of(result, self.cfg.rollout.min_valid)
+        return failure_of(group, self.cfg.rollout.min_valid)
 
-    async def _judge(self, group: Group) -> tuple[Verdict, InfraError | None]:
-        """Return the verdict, or the fault of a group reward or filter, which says nothing about the group."""
-        try:
-            verdict = self.judge(group)
-            return (await verdict if inspect.isawaitable(verdict) else verdict), None
-        except InfraError as e:
-            return KEEP, e
+    async def _judge(self, group: Group) -> Verdict:
+        """Set group rewards and masks and return the verdict. Raises InfraError if a group reward or filter failed."""
+        judged = self.judge(group)
+        verdict = await judged if inspect.isawaitable(judged) else judged
+        if verdict.keep and not any(trajectory.model_tokens for trajectory in group.valid):
+            # Nothing was sampled: the prompt fills the context, or an agent never asked the model. There is no
+            # gradient, and no policy version that the staleness bound could use.
+            return Verdict(False, NO_MODEL_TOKENS)
+        return verdict
 
-    async def _collect(self, group: _RunningGroup) -> str | None:
+    async def _collect(self, running: _RunningGroup) -> str | None:
         """Run the episodes until the group can be closed, and cancel the others.
 
         Returns:
             Why the others are cancelled: DEADLINE; EARLY_STOP, if the accuracy filter will drop the group; or the
             engine's fault, which they share. None if all have ended.
         """
-        ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
-        tasks = {
-            asyncio.create_task(self._trajectory(group, index), name=f"episode {group.key}#{index}"): index
-            for index in range(len(group.ended))
+        done: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
+        index_of = {
+            asyncio.create_task(self._trajectory(running, index), name=f"episode {running.key}#{index}"): index
+            for index in range(len(running.by_index))
         }
-        for task in tasks:
-            task.add_done_callback(ends.put_nowait)
+        for episode in index_of:
+            episode.add_done_callback(done.put_nowait)
         try:
-            for _ in tasks:
-                ended = await self._next_end(group, ends)
-                if ended is None:
+            for _ in index_of:
+                done_episode = await self._next_done(running, done)
+                if done_episode is None:
                     return DEADLINE
-                trajectory = ended.result()
-                group.ended[tasks[ended]] = trajectory
-                group.finished.append(trajectory)
+                trajectory = done_episode.result()
+                running.by_index[index_of[done_episode]] = trajectory
+                running.order.append(index_of[done_episode])
                 if trajectory.failed is not None and trajectory.failed in ENGINE_FAULTS:
                     return trajectory.failed
-                if self._will_be_filtered(group):
+                if self._will_be_filtered(running):
                     return EARLY_STOP
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for episode in index_of:
+                episode.cancel()
+            await asyncio.gather(*index_of, return_exceptions=True)
         return None
 
-    async def _next_end(
-        self, group: _RunningGroup, ends: asyncio.Queue[asyncio.Task[Trajectory]]
+    async def _next_done(
+        self, running: _RunningGroup, done: asyncio.Queue[asyncio.Task[Trajectory]]
     ) -> asyncio.Task[Trajectory] | None:
-        """Wait for the next trajectory that ends; return None if the group's time is over before.
+        """Wait for the next episode that ends; return None if the group's time is over before.
 
         The wait has several parts. A part that takes much longer than it should shows that this process was suspended
         meanwhile, and that extends the group's deadline.
         """
         deadline_s = self.cfg.rollout.group_deadline_s
-        while (remaining_s := deadline_s - group.seconds) > 0:
+        while (remaining_s := deadline_s - running.seconds) > 0:
             part_s = min(remaining_s, deadline_s / SLICES)
             began = awake_time()
             try:
                 async with asyncio.timeout(part_s):
-                    return await ends.get()
+                    return await done.get()
             except TimeoutError:
                 continue
             finally:
                 late_s = lateness(began, part_s)
                 if late_s > 0:
-                    group.start += late_s
-                    group.was_suspended = True
+                    running.start += late_s
+                    running.was_suspended = True
         return None
 
-    def _will_be_filtered(self, group: _RunningGroup) -> bool:
-        if not self.cfg.rollout.early_stop or group.evaluation is not None:
+    def _will_be_filtered(self, running: _RunningGroup) -> bool:
+        if not self.cfg.rollout.early_stop or running.evaluation is not None:
             return False
-        accuracy_range = entry_of(self.environments, group.task.env).filter.accuracy_range
-        return will_be_filtered(group.ended, group.n, self.cfg.rollout.min_valid, accuracy_range)
+        accuracy_range = entry_of(self.environments, running.task.env).filter.accuracy_range
+        return will_be_filtered(running.by_index, running.n, self.cfg.rollout.min_valid, accuracy_range)
 
-    async def _trajectory(self, group: _RunningGroup, index: int) -> Trajectory:
+    async def _trajectory(self, running: _RunningGroup, index: int) -> Trajectory:
         """Sample and score one trajectory. A fault fails it."""
-        trajectory = Trajectory(index, group.prompt_ids)
-        migration = self.migration if group.evaluation is None else None
+        trajectory = Trajectory(index, running.prompt_ids)
+        migration = self.migration if running.evaluation is None else None
         try:
-            with migration.writing(f"{group.key}#{index}") if migration else nullcontext():
-                trajectory = await self._sample(group, index)
+            with migration.writing(f"{running.key}#{index}") if migration else nullcontext():
+                trajectory = await self._sample(running, index)
             if trajectory.failed is None and trajectory.reward is None:
-                trajectory.reward, correct, parts = await self.rewards.score(trajectory, group.task)
+                trajectory.reward, correct, parts = await self.rewards.score(trajectory, running.task)
                 # A part of that name replaces the flag and may be a score: metrics count it as right above
                 # CORRECT_ABOVE, filters take its mean.
                 trajectory.parts |= {"correct": float(correct), **parts}
@@ -369,63 +366,63 @@ class GroupRunner:
             trajectory.failed = e.reason
             trajectory.why = str(e)[:WHY_CHARS]
             trajectory.traceback = getattr(e, "user_traceback", "")
-        group.on_trajectory(trajectory)
+        running.on_trajectory(trajectory)
         return trajectory
 
-    async def _sample(self, group: _RunningGroup, index: int) -> Trajectory:
+    async def _sample(self, running: _RunningGroup, index: int) -> Trajectory:
         if self.agents is None:
-            return await self._run_episode(group, index)
+            return await self._run_episode(running, index)
         if isinstance(self.agents, AgentFile):
             return await self.agents.run(
-                group.task,
+                running.task,
                 index,
-                group.prompt_ids.tolist(),
-                engine=group.engine,
-                temperature=group.limits.temperature,
-                request_id=f"{group.key}#{index}",
-                seed_of=self._request_seeds(self._seed(group, index)),
-                held_by=lambda process: group.servers.update({index: process}),
+                running.prompt_ids.tolist(),
+                engine=running.engine,
+                temperature=running.limits.temperature,
+                request_id=f"{running.key}#{index}",
+                seed_of=self._request_seeds(self._seed(running, index)),
+                held_by=lambda process: running.servers.update({index: process}),
             )
-        return await self.agents.run(group.task, index, group.limits.temperature)
+        return await self.agents.run(running.task, index, running.limits.temperature)
 
-    def _seed(self, group: _RunningGroup, index: int) -> int:
-        """Return a trajectory's seed. It does not depend on the attempt, so a group issued again samples the same."""
-        return seed_for(self.cfg.train.seed, group.key.epoch, group.key.prompt, index)
+    def _seed(self, running: _RunningGroup, index: int) -> int:
+        """Return a trajectory's seed, the same in every attempt of the group. Its session and request seeds use it."""
+        return seed_for(self.cfg.train.seed, running.key.epoch, running.key.prompt, index)
 
     def _request_seeds(self, seed: int) -> Callable[[int], int | None]:
-        """Return the function turn -> seed of its request; None for every turn if requests have no seeds."""
+        """Return the function turn -> seed of its request: None, but with train.full_determinism_enable."""
         if self.cfg.train.full_determinism_enable:
             return lambda turn: seed_for(seed, turn)
         return lambda turn: None
 
-    async def _run_episode(self, group: _RunningGroup, index: int) -> Trajectory:
+    async def _run_episode(self, running: _RunningGroup, index: int) -> Trajectory:
         """Sample one trajectory by the turn loop, with an environment session of its own."""
-        seed = self._seed(group, index)
-        settings = entry_of(self.environments, group.task.env).env
-        if group.evaluation is not None and group.evaluation.max_calls is not None:
-            settings = settings.model_copy(update={"max_calls": group.evaluation.max_calls})
+        seed = self._seed(running, index)
+        settings = entry_of(self.environments, running.task.env).env
+        if running.evaluation is not None and running.evaluation.max_calls is not None:
+            settings = settings.model_copy(update={"max_calls": running.evaluation.max_calls})
         protocol = make(settings)
-        chat_format = self._chat_format(group.task)
-        async with self.envs.session(group.task.env, _env_task(group.task, protocol), seed=seed) as env:
+        chat_format = self._chat_format(running.task)
+        async with self.envs.session(running.task.env, _env_task(running.task, protocol), seed=seed) as env:
             try:
                 trajectory = await run_episode(
-                    group.prompt_ids,
+                    running.prompt_ids,
                     index=index,
-                    engine=group.engine,
+                    engine=running.engine,
                     env=env,
                     codec=self.codec,
                     protocol=protocol,
-                    limits=group.limits,
-                    request_id=f"{group.key}#{index}",
+                    limits=running.limits,
+                    request_id=f"{running.key}#{index}",
                     seed_of=self._request_seeds(seed),
-                    renderer=chat_format.renderer(protocol, group.task) if chat_format else None,
+                    renderer=chat_format.renderer(protocol, running.task) if chat_format else None,
                 )
             finally:
                 # Also if the episode is cancelled: a later fault of this server is shared by this trajectory.
                 if env.server is not None:
-                    group.servers[index] = env.server
+                    running.servers[index] = env.server
         # A stable pseudo-random share of the trajectories is checked.
-        is_checked = seed_for("drift", group.key, index) < self.cfg.rollout.drift_check * 2**63
+        is_checked = seed_for("drift", running.key, index) < self.cfg.rollout.drift_check * 2**63
         if trajectory.failed is None and is_checked:
             refuse_drift(trajectory, self.codec, rendered=chat_format is not None)
         return trajectory
@@ -440,7 +437,6 @@ class GroupRunner:
             output_max_tokens=entry_of(self.environments, env).env.output_max_tokens,
             temperature=settings.temperature,
             top_p=settings.top_p,
-            max_length=self.cfg.data.max_len,
             top_k=settings.top_k,
             min_p=settings.min_p,
         )

@@ -213,12 +213,14 @@ def _remaining_sampling(sampling: Sampling, joined: Completion | None, request_i
     seed = sampling.seed
     if written or seed is None:
         seed = seed_for(request_id if seed is None else seed, written)
-    since = joined.began if joined is not None and sampling.since is None else sampling.since
+    first_version = sampling.first_version
+    if first_version is None and joined is not None:
+        first_version = joined.began
     return replace(
         sampling,
         max_tokens=1 if _may_stop(text, sampling.stop) else sampling.max_tokens - written,
         seed=seed,
-        since=since,
+        first_version=first_version,
         experts_known=sampling.experts_known + (0 if joined is None or joined.experts is None else len(joined.experts)),
     )
 

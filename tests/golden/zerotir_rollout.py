@@ -59,7 +59,7 @@ def check(row: dict, compat: bool) -> list[str] | None:
         return None
     engine, env = ScriptedEngine(row["segments"]), ScriptedEnv(row["sandbox_results"])
     protocol = ZeroTir(max_calls=row["ENV_ITER_NUM"], base_stops=tuple(row["base_stop"]))
-    limits = Limits(max_new_tokens=row["max_tokens"], max_length=row["max_length"])
+    limits = Limits(max_new_tokens=min(row["max_tokens"], row["max_length"]))
     traj = asyncio.run(
         run_episode(
             [], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"

@@ -36,7 +36,7 @@ async def test_a_custom_executor_writes_a_trajectory_of_sampled_tokens(agent_of,
     assert set(t.versions[t.is_model]) == {3} and set(t.logprobs[t.is_model]) == {-0.5}
     assert (t.reward, t.parts) == (0.5, {"turns": 2.0, "correct": 1.0})
     assert [(s.seed, s.max_tokens, r) for _, s, r in engine.asked] == [(100, 4, "0/0/0#0/0"), (101, 4, "0/0/0#0/1")]
-    assert [s.since for _, s, _ in engine.asked] == [None, 3], "the version that the first turn was sampled by"
+    assert [s.first_version for _, s, _ in engine.asked] == [None, 3], "the version that the first turn was sampled by"
     assert len(agent.workers[0].record) == 0 and (tmp_path / "run/logs/rollout-0-agent-0.log").exists()
 
 

@@ -108,7 +108,7 @@ async def test_what_runs_goes_on_over_what_the_old_weights_read_and_shares_it_wi
     for c, at in long:
         assert worst(learner, prompt, c, slice(at, None)) > 0.1, "the two caches must differ, or it proves nothing"
     hits = engine.stats()["prefix_hits"]
-    turn = await engine.generate([*prompt, 9], Sampling(8, since=before), request_id="kept/1")
+    turn = await engine.generate([*prompt, 9], Sampling(8, first_version=before), request_id="kept/1")
     assert engine.stats()["prefix_hits"] > hits, "the trajectory's own cache"
     assert (turn.versions == before + 1).all()
     hits = engine.stats()["prefix_hits"]

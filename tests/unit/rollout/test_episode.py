@@ -29,11 +29,11 @@ class PlayedEngine:
 
     def __init__(self, *answers, version=3):
         self.answers, self.contexts, self.version = list(answers), [], version
-        self.since: list[int | None] = []
+        self.first_versions: list[int | None] = []
 
     async def generate(self, token_ids, sampling, *, request_id):
         self.contexts.append(list(token_ids))
-        self.since.append(sampling.since)
+        self.first_versions.append(sampling.first_version)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -93,7 +93,7 @@ async def test_a_turn_says_which_version_the_trajectory_began_with():
 
     engine = Newer(*CODE, ANSWER)
     await episode(engine, PlayedEnv("2\n"))
-    assert engine.since == [None, 3, 3]
+    assert engine.first_versions == [None, 3, 3]
 
 
 async def test_tool_output_is_never_trained():
@@ -123,25 +123,6 @@ async def test_the_budget_counts_tool_output_and_an_inserted_block_may_overshoot
     """Budget 30: 22 by the model, a block of 20 makes 42; nothing more is sampled and the block stays whole."""
     t = await episode(PlayedEngine(*CODE), PlayedEnv("2\n"), max_new=30)
     assert len(t.token_ids) == 42 and t.finish_reason == "length"
-
-
-async def test_no_segment_is_begun_where_prompt_and_response_reach_their_bound():
-    """One token of prompt and 9 of the first segment make 10."""
-    for bound, segments in ((10, 1), (11, 2)):
-        engine = PlayedEngine(*CODE, ANSWER)
-        limits = Limits(max_new_tokens=100, max_length=bound)
-        protocol = ZeroTir(max_calls=2)
-        t = await run_episode(
-            [ord("Q")],
-            index=0,
-            engine=engine,
-            env=PlayedEnv("2\n"),
-            codec=CharCodec(),
-            protocol=protocol,
-            limits=limits,
-            request_id="r",
-        )
-        assert len(engine.contexts) == segments and t.finish_reason == "length"
 
 
 async def test_output_beyond_the_limit_is_replaced_as_a_whole():

@@ -146,6 +146,22 @@ async def test_evaluation_has_its_own_number_of_calls_and_training_keeps_its():
     assert calls == [[1, 1], [3], [3] * 4]
 
 
+async def test_a_response_gets_what_the_prompt_leaves_of_max_len():
+    """A prompt of 3 tokens leaves 5 of 8, one of 7 leaves 1."""
+    asked = []
+
+    class Asked(IndexEngine):
+        async def generate(self, token_ids, sampling, *, request_id):
+            asked.append(sampling.max_tokens)
+            return await super().generate(token_ids, sampling, request_id=request_id)
+
+    made = runner(Asked(), drift_check=0.0, max_new_tokens=6)
+    made.cfg.data.max_len = 8
+    for prompt in ("Q", "Q" * 3, "Q" * 7):
+        await made.run(KEY, Task(prompt, "x"), EvalMode(1, 0.0))
+    assert asked == [6, 5, 1]
+
+
 async def test_a_filtered_group_carries_its_reason():
     meta, _ = await runner(judge=lambda g: Verdict(False, "accuracy_low")).run(KEY, Task("Q", "x"))
     assert meta.verdict == (False, "accuracy_low")

@@ -242,10 +242,10 @@ def test_the_next_turn_is_sampled_where_the_last_one_was():
 
 def test_a_continuation_says_which_version_the_trajectory_began_with():
     """Of the part before the move; of an earlier turn it is known already."""
-    for since in (None, 0):
+    for first_version in (None, 0):
         here, lane = Speaker(), Speaker(1)
-        written(Sampling(9, since=since), here, {4: lane}, {lane: "lane"})
-        assert here.asked[0][1].since == since and lane.asked[0][1].since == 0
+        written(Sampling(9, first_version=first_version), here, {4: lane}, {lane: "lane"})
+        assert here.asked[0][1].first_version == first_version and lane.asked[0][1].first_version == 0
 
 
 def test_a_continuation_draws_other_numbers():

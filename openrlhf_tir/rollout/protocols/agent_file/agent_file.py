@@ -105,13 +105,13 @@ class _Worker:
             temperature=requested["temperature"],
             top_p=requested["top_p"],
             seed=seed,
-            since=None if run is None else run.since,
+            first_version=None if run is None else run.first_version,
         )
         completion = await engine.generate(prompt, sampling, request_id=request_id)
         if completion.finish_reason == "abort":
             raise Aborted("The engine aborted the request.")
-        if run is not None and run.since is None:
-            run.since = completion.began
+        if run is not None and run.first_version is None:
+            run.first_version = completion.began
         self.record.add(prompt, sampling, completion, asyncio.get_running_loop().time())
         return {
             "token_ids": completion.token_ids.tolist(),

@@ -39,7 +39,7 @@ class Run:
         number: Its number in messages.
         result: The worker's last message about it.
         turns: Requests that it has made.
-        since: Policy version that sampled its first token; None before that.
+        first_version: Policy version that sampled its first token; None before that.
         open_requests: Requests that the engine is answering, those of unknown runs included.
         answers: Tasks that answer its own requests.
         fault: The engine's fault on one of its requests.
@@ -51,7 +51,7 @@ class Run:
     number: int
     result: asyncio.Future[Message]
     turns: int = 0
-    since: int | None = None
+    first_version: int | None = None
     open_requests: int = 0
     answers: set[asyncio.Task[None]] = field(default_factory=set)
     fault: InfraError | None = None

@@ -123,9 +123,7 @@ async def test_the_recipe_of_search_r1_bounds_turns_passages_and_the_context_as_
     """500 tokens a turn, 500 a block, 4 searches, no turn from a context of 4,096: a model that always searches, and
     passages without end."""
     cfg, prompt, engine = load_settings("search_r1_7b"), [0] * 400, Searching()
-    limits = Limits(
-        min(cfg.rollout.max_new_tokens, cfg.data.max_len - 400), cfg.env.output_max_tokens, max_length=cfg.data.max_len
-    )
+    limits = Limits(min(cfg.rollout.max_new_tokens, cfg.data.max_len - 400), cfg.env.output_max_tokens)
     env = PlayedEnv(*["p" * 9000] * 4)
     traj = await run_episode(
         prompt,
