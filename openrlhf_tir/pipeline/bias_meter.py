@@ -1,12 +1,12 @@
 """Selection-bias meter: compares what is trained with what was dispatched, by response length, difficulty, environment.
 
-    rolled      groups whose attempt ended: kept, filtered, or failed for good (a repeated attempt counts at its end)
+    rolled      groups whose attempt ended: kept, filtered, or failed for good (its last attempt counts)
     kept        groups that the filters kept; one that is dispatched again although it was kept (surplus) is subtracted,
                 and counts at the end of its next attempt
     trained     groups that a learner step trained
 
 rolled -> kept is what the filters do on purpose. kept -> trained must do nothing: were the first finished taken instead
-of the oldest dispatched, or groups dropped for age, long and slow ones would be missing there. Per step the counts go
+of those dispatched first, or groups dropped for age, long and slow ones would be missing there. Per step the counts go
 into the metrics as `selection/<by>/<bin>/<stage>`, below zero where more is taken back than came; `selection_bias/<by>`
 is the total variation distance of kept and trained over the run so far: 1/2 sum |share kept - share trained|, 0 equal,
 1 disjoint; with several environments also within each, `env/NAME/selection_bias/<by>`: one may be biased while their

@@ -48,8 +48,8 @@ class RoutedEngine(Generic[EngineT]):
         assigned: Samples of all groups that run here, finished samples of running groups included.
         evaluation: Those of `assigned` that belong to an evaluation, which is no reason to sample less for training.
         since_report: Training samples placed since the last report.
-        sampling: Unfinished samples here, as counted by the fast lane and with what was placed since; None if nobody
-            counts them.
+        sampling: Unfinished samples here, as counted by the fast lane (lane/) and with what was placed since; None if
+            nobody counts them.
         report: What the engine last reported of itself, figures by name.
         observed_width: Sequences that run at once, as far as reports show: while some wait and fewer run, the KV cache
             holds no more.
