@@ -78,10 +78,10 @@ _DATE = re.compile(r"\d{4}\s*([-/])\s*\d{1,2}\s*\1\s*\d{1,2}|\d{1,2}\s*/\s*\d{1,
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
 _UNREAD = re.compile(
-    r"""['"$]|\\(?:angle|measuredangle|triangle)(?![a-zA-Z])|\d[eE][+-]?\d|\b0[xXbBoO]\d|\\gamma\s*\(|\\Gamma\W*\d{6}"""
+    r"""['"$]|!\s*!|\\(?:angle|measuredangle|triangle)(?![a-zA-Z])|\d[eE][+-]?\d|\b0[xXbBoO]\d|\\gamma\s*\(|\\Gamma\W*\d{6}"""
 )
-"""Marks that the grammar ignores, names of points that it multiplies, 1e9x, and a gamma function of a large number,
-which it computes."""
+"""Marks that the grammar ignores, double factorials, names of points that it multiplies, 1e9x, and a gamma function of a
+large number, which it computes."""
 _PRIMES = re.compile(r"[a-zA-Z)}]'+|\^\s*\{?\s*(?:T\b|\*|\\(?:top|intercal|dagger|prime|ast)(?![a-zA-Z]))")
 """Derivatives, transposes and similar marks, which the grammar ignores."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\})\s*\^\\circ")
@@ -221,7 +221,9 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
     """Compare items between brackets with an answer of another form; None if that does not decide it."""
     if _is_set(listed):
         if isinstance(other, Several) and not _is_relational(other):
-            return _can_be_paired(_distinct(listed.items), _distinct(_values(other)), _equal_items)
+            letters = {_name_of(item).partition("_")[0] for item in other.items} - {""}
+            same_name = len(letters) <= 1  # x = 7, y = 8 are no two values of x
+            return same_name and _can_be_paired(_distinct(listed.items), _distinct(_values(other)), _equal_items)
         if isinstance(other, Scalar) and len(listed.items) == 1 and other.text != r"\emptyset":
             return _equal_items(listed.items[0], other)
         if isinstance(other, Listed) and len(listed.items) == 1 and isinstance(listed.items[0], Listed):
