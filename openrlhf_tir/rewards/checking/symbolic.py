@@ -80,8 +80,8 @@ _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
 _UNREAD = re.compile(
     r"""['"$]|!\s*!|\\(?:angle|measuredangle|triangle)(?![a-zA-Z])|\d[eE][+-]?\d|\b0[xXbBoO]\d|\\gamma\s*\(|\\Gamma\W*\d{6}"""
 )
-"""Marks that the grammar ignores, double factorials, names of points that it multiplies, 1e9x, and a gamma function of a
-large number, which it computes."""
+"""Marks that the grammar ignores, double factorials, names of points that it multiplies, 1e9x, and a gamma function of
+a large number, which it computes."""
 _PRIMES = re.compile(r"[a-zA-Z)}]'+|\^\s*\{?\s*(?:T\b|\*|\\(?:top|intercal|dagger|prime|ast)(?![a-zA-Z]))")
 """Derivatives, transposes and similar marks, which the grammar ignores."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\})\s*\^\\circ")
