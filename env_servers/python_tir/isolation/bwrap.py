@@ -58,6 +58,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",  # each further arena takes 64 MiB of the address space, and threads want one each
 }
 ETC = Path(__file__).with_name("etc")
 """Directory with the files of the sandbox's /etc."""

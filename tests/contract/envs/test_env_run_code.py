@@ -150,6 +150,22 @@ async def test_the_smallest_limits_still_run_python(http, limits):
     assert (await run(http, "print(1)", **limits))["status"] == "Success"
 
 
+async def test_fifty_threads_at_once_need_no_more_address_space_than_their_stacks(http):
+    code = """
+import threading
+everyone = threading.Barrier(51)
+def wait():
+    held = [bytearray(1 << 10) for _ in range(100)]
+    everyone.wait()
+threads = [threading.Thread(target=wait, daemon=True) for _ in range(50)]
+for thread in threads:
+    thread.start()
+everyone.wait()
+print(len(threads))
+"""
+    assert (await run(http, code, memory_limit_MB=768))["run_result"]["stdout"] == "50\n"
+
+
 async def test_a_time_limit_of_days_is_accepted(http):
     assert (await run(http, "print(1)", run_timeout=1e6))["status"] == "Success"
 
