@@ -106,7 +106,7 @@ _CHOICE = re.compile(r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z])\s*\)|([A-Z])\s*
 _SYMBOLS = "".join(letter for letter in map(chr, range(0x20A0, 0x20C1)) if unicodedata.category(letter) == "Sc")
 """Signs of currencies, the euro's among them."""
 _MONEY = re.compile(rf"^([+-]?)\s*(?:\\\$|[$£¥{_SYMBOLS}]|USD\b|EUR\b|Rs\.?)\s*(?=[\d.\\])")
-_MONEY_BEHIND = re.compile(rf"(?P<number>.*\d)\s*(?P<sign>[$£¥{_SYMBOLS}])")
+_MONEY_BEHIND = re.compile(rf"(?P<number>.*\d)\s*\\?(?P<sign>[$£¥{_SYMBOLS}])")
 _CURRENCIES = {"R": "euro", "€": "euro", "£": "pound", "¥": "yen"}
 _TEMPERATURE = re.compile(r"(?P<number>.*[\d)}])\s*(?:\^\\circ\s*|degrees?\s+)(?P<scale>[CF])(?:elsius|ahrenheit)?")
 _UNIT = re.compile(
@@ -115,7 +115,7 @@ _UNIT = re.compile(
     r"(?P<unit>(?:[A-Za-zμΩ]+|\\(?:%|Omega))(?:[ /·.^{}\-\d]|\\cdot |[A-Za-zμΩ])*)$",
     re.DOTALL,
 )
-_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|circ|angle|ln|log|exp)(?![a-zA-Z])")
+_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|circ|angle|ln|log|exp)(?![a-zA-Z])|\bcis\b")
 _ALIASES = {
     "dollar": "$", "dollars": "$", "usd": "$", "$": "$", "€": "euro", "eur": "euro", "euros": "euro", "£": "pound",
     "cent": "cent", "cents": "cent", "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m",
@@ -132,6 +132,10 @@ _SHORT_UNITS = {
 }  # fmt: skip
 _LETTER_UNITS = {"m", "s", "h", "g", "l"}
 """Units of one letter, which may as well be variables."""
+_SQUARED = re.compile(r"([A-Za-z]{2,})\.? (?:squared|(?:square|sq\.?)\Z)")
+_CUBED = re.compile(r"([A-Za-z]{2,})\.? (?:cubed|(?:cubic|cu\.?)\Z)")
+_BARE_POWER = re.compile(r"\b([ckm]?m|ft|in)([23])\b")
+"""Powers of units behind them: units squared, cm sq., cm3."""
 MAX_UNIT_WORDS = 4
 """Words of the longest unit that is read, "square meters per second" and the like."""
 _PARTS = {
@@ -143,6 +147,8 @@ _SCALES = {
     "hundred": 10**2, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9,
     "trillion": 10**12, "quadrillion": 10**15, "quintillion": 10**18, "dozen": 12,
 }  # fmt: skip
+_COUNTED = {"dozens", "halves", "quarter", "quarters"}
+"""Parts and scales that are things to count as well: 4 quarters are four coins, 2 halves those of a game."""
 _TENS = {
     "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90
 }  # fmt: skip
@@ -377,12 +383,13 @@ def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
         unit: The letters, with single blanks.
         is_apart: True if there is a blank between the two.
     """
+    unit = _SQUARED.sub(r"\1^2", _CUBED.sub(r"\1^3", _BARE_POWER.sub(r"\1^\2", unit)))
     words = [word for word in re.split(r"[ /.\-]+", re.sub(r"\^\{?-?\d+\}?", "", unit)) if word]
     names = [word.casefold() for word in words]
     is_cut_off = bool(names) and names[-1] in ("square", "cubic", "sq", "cu")
     if is_cut_off or any(name in _NO_UNITS for name in names):
         return None
-    if names and (scale := _scale(names[0])):
+    if names and names[0] not in _COUNTED and (scale := _scale(names[0])):
         behind = unit.split(" ", 1)[1] if len(words) > 1 else ""
         return Scalar(rf"({value}) \cdot \frac{{{scale.numerator}}}{{{scale.denominator}}}", _unit(behind))
     if names in (["percent"], ["pct"]):

@@ -20,7 +20,7 @@ _SIGNS = {
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∞": r"\infty ", "∪": r"\cup ",
     "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}",
     "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "…": r"\ldots ", "⋯": r"\ldots ", "∖": r"\setminus ",
-    "′": "'", "’": "'", "∛": r"\sqrt[3]",
+    "′": "'", "″": "''", "’": "'", "“": '"', "”": '"', "∛": r"\sqrt[3]",
     "∜": r"\sqrt[4]", "⁄": "/", "℃": r"^\circ C", "℉": r"^\circ F", "º": r"^\circ ", "˚": r"^\circ ",
     "⩽": r"\le ", "⩾": r"\ge ", "≦": r"\le ", "≧": r"\ge ", "≡": r"\equiv ", "∗": "*", "∣": "|", "∠": r"\angle ",
     "∼": r"\sim ", "≃": r"\simeq ", "¢": " cents", "→": r"\to ",
@@ -49,10 +49,12 @@ _BASE_BEHIND = re.compile(
     rf"\A(\d\w*|[0-9A-F]+)\s*\(?\s*(?:in\s+)?base\s+(\d+|{'|'.join(_BASE_WORDS)})\s*\)?\Z", re.IGNORECASE
 )
 """A numeral with its base in words: 101 (base 2)."""
+_INCHES = re.compile(r"\A([+-]?[\d.,/ ]*\d)\s*(?:\"|'')\s*\Z")
+_FEET = re.compile(r"\A([+-]?[\d.,/ ]*\d)\s*'\s*\Z")
 _OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\],;]+[,;][^\[\],;]+)([\[\]])")
 _OPEN_INTERVALS = re.compile(rf"{_OPEN_INTERVAL.pattern}(?:\s*\\c[ua]p\s*{_OPEN_INTERVAL.pattern})*")
 """Intervals whose open ends have their brackets turned outwards: ]2, 3[."""
-_EMPHASIS = ("***", "**", "__", "*", "_", "```", "`")
+_EMPHASIS = ("***", "**", "__", "*", "_", "```", "`", '"', "'")
 _INLINE = re.compile(r"(?<!\\)\$(?=\S)([^$]*?)(?<=\S)(?<!\\)\$(?!\d)")
 """Mathematics between dollar signs that are no currency, as Pandoc tells them apart: x = 1 of "$x = 1$ or $x = 2$"."""
 _PREFIX = re.compile(r"(?:the\s+)?(?:(?:final|correct|right)\s+)?answer\s*(?:is\s*:?|:|=)\s*", re.IGNORECASE)
@@ -125,7 +127,7 @@ _SHORT_FORMS = (
         ),
         r"\\\1 ",
     ),
-    (re.compile(r"(?<![a-zA-Z\\])(max|min|gcd|lcm)(?=\()"), r"\\\1"),
+    (re.compile(r"(?<![a-zA-Z\\])(max|min|gcd|lcm)\s*(?=\()"), r"\\\1"),
 )
 """Texts without a command, and the command for each. The order matters: a later pattern may match an earlier result."""
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
@@ -134,7 +136,7 @@ _GREEK = r"\\(?:pi|alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![a-zA-Z])
 _SHORT_FRACTION = re.compile(
     rf"\\frac(?:\s*(\d|{_GREEK})|\s+([a-zA-Z])|\s*{_GROUP})\s*(?:([\da-zA-Z]|{_GREEK})|{_GROUP})(?!\{{)"
 )
-_COMBINATIONS = re.compile(r"(?:\{\}\s*)?[\^_]\{?(\d+)\}?\s*C_\{?(\d+)\}?")
+_COMBINATIONS = re.compile(r"(?:\{\}\s*)?(?<![\w)\]])(?<!\w\})[\^_]\{?(\d+)\}?\s*C_\{?(\d+)\}?")
 _MODULUS = re.compile(r"\s*(?:\\pmod\s*(?:\{\s*(\w+)\s*\}|(\w))|\(\s*\\?mod\s*(\w+)\s*\))")
 _SHORT_BINOMIAL = re.compile(r"\\binom\s*(\d)\s*(\d)")
 _REALS = re.compile(r"(?:the\s+set\s+of\s+)?(?:all|any)\s+(?:the\s+)?real(?:s|\s+numbers?)(?:\s+x)?", re.IGNORECASE)
@@ -181,6 +183,7 @@ def spelt(text: str) -> str:
     text = re.sub(r"\^([+-](?:\d+|[a-zA-Z]))", r"^{\1}", text)
     text = _POWER_OF_PARENTHESES.sub(r"^{\1}", text)
     text = re.sub(r"\s+(?=[\^_])", "", text)
+    text = _INCHES.sub(r"\1 inches", _FEET.sub(r"\1 feet", text))
     text = _BASE_BEHIND.sub(r"\1_{\2}", text.strip())
     text = _BASE_WORD.sub(lambda m: f"_{{{_BASE_WORDS.get(m[1].lower(), m[1])}}}", text)
     text = _COMBINATIONS.sub(r"\\binom{\1}{\2}", text)

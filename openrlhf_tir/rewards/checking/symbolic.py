@@ -70,15 +70,17 @@ _CLOCK = re.compile(r"(?:^|:)\s*0\d")
 """A term with a leading zero, 1:30:00, which a clock shows and no ratio has."""
 _CHOICE_OF = re.compile(r"\(?(?P<letter>[A-J])(?:\)|[.:])\s+(?P<content>\S.*)", re.DOTALL)
 _CHOICES = "abcdefghij"
+_SHORT_NAME = re.compile(r"[A-Z](?=[a-z]?[aeiouy])[a-z]{2}")
+"""A word with a capital, such as Sam or Red, which is no product with it."""
 _OTHER_CHOICE = re.compile(r"(?:or|and)\b|[,;&/]|(?:[A-J]\b\W*(?:(?:or|and)\b\W*)?)+$|.*\([A-J]\)", re.DOTALL)
-_COMMAS = re.compile(r"\d+(?:,\d+)+")
+_COMMAS = re.compile(r"([a-zA-Z]\s*=\s*)?(\d+(?:,\d+)+)")
 _INDIAN = re.compile(r"\d{1,2}(?:,\d{2})+,\d{3}")
 """A numeral with the separators of lakh and crore."""
 _DATE = re.compile(r"\d{4}\s*([-/])\s*\d{1,2}\s*\1\s*\d{1,2}|\d{1,2}\s*/\s*\d{1,2}\s*/\s*\d{4}")
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
 _UNREAD = re.compile(
-    r"""['"$]|!\s*!|\\(?:angle|measuredangle|triangle)(?![a-zA-Z])|\d[eE][+-]?\d|\b0[xXbBoO]\d|\\gamma\s*\(|\\Gamma\W*\d{6}"""
+    r"""['"$]|!\s*!|\\(?:angle|measuredangle|triangle)(?![a-zA-Z])|\d[eE]\d|\b0[xXbBoO]\d|\\gamma\s*\(|\\Gamma\W*\d{6}"""
 )
 """Marks that the grammar ignores, double factorials, names of points that it multiplies, 1e9x, and a gamma function of
 a large number, which it computes."""
@@ -145,12 +147,13 @@ def equal(answer: str, gold: str) -> bool:
 
 def _readings(text: str) -> list[Form]:
     """Return the form of a text, and the other one of digits with commas, which are a numeral or a list: 1,234."""
-    if not _COMMAS.fullmatch(text):
-        return [_form(without_grouping(text))]
-    if number(text):
-        items = text.split(",")
-        return [_form(text), *([] if any(item[:1] == "0" for item in items) else [_form(", ".join(items))])]
-    return [_form(text), *([_form(text.replace(",", ""))] if _INDIAN.fullmatch(text) else [])]
+    match = _COMMAS.fullmatch(text)
+    numeral = _form(without_grouping(text))
+    if match is None:
+        return [numeral]
+    if number(match[2]):
+        return [numeral] if ",0" in match[2] else [numeral, _form(text.replace(",", ", "))]
+    return [numeral, *([_form(text.replace(",", ""))] if _INDIAN.fullmatch(match[2]) else [])]
 
 
 def _equal_choices(answer: str, gold: str) -> bool:
@@ -382,6 +385,8 @@ def _equal_scalars(a: Scalar, b: Scalar) -> bool:
         return False
     if compact(a.text) == compact(b.text) and a.percent == b.percent:
         return True
+    if any(_SHORT_NAME.fullmatch(side.text) for side in (a, b)) and a.text.casefold() == b.text.casefold():
+        return True
     ratios = [side.text.split(":") for side in (a, b)]
     if any(len(terms) > 2 for terms in ratios):
         return _equal_ratios(*ratios)
@@ -543,7 +548,8 @@ def _evaluated(expression: Any) -> Any | None:
     if expression.has(sympy.nan, sympy.zoo):
         return None
     names = {s.name for s in expression.free_symbols}
-    constant = {"C": "c"} if "c" not in names else {}  # of integration, in either case
+    constants = {name for name in names if re.fullmatch(r"C(?:_\W*\d+\W*)?", name)}  # of integration, in either case
+    constant = {name: name.lower() for name in constants if name.lower() not in names}
     return expression.xreplace({s: sympy.Symbol(constant.get(s.name, s.name)) for s in expression.free_symbols})
 
 

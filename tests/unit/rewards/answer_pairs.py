@@ -130,10 +130,19 @@ EQUAL = [
     (r"17 \bmod 5", "2"), ("A)", "(A)"), ("Option A", "A"), ("7:30 p.m.", "19:30"), ("07:30", "7:30"),
     ("noon", "12:00 PM"),
     ("3 to 4", "3:4"), ("one hundred and five", "105"), ("two thousand twenty-four", "2024"), ("two-thirds", "2/3"),
-    ("minus 5", "-5"), ("negative three", "-3"), ("2 dozen", "24"), ("3 quarters", "0.75"), ("5 lakh", "500000"),
+    ("minus 5", "-5"), ("negative three", "-3"), ("2 dozen", "24"), ("three quarters", "0.75"), ("5 lakh", "500000"),
     ("4(3)", "12"), ("2(1/2)", "1"), ("5(2)(3)", "30"), ("2^-1", "1/2"), ("(-1)^{n+1}", "(-1)^{n-1}"),
     (r"\max\{2,3\}", "3"), ("$x=5$ or $x=6$", "5, 6"), ("x^2+c", "x^2+C"), (r"x^\circ", "x"), ("5¢", "5"),
     (r"\pi+10^{-300}", r"10^{-300}+\pi"),
+    # as ordinary data sets have them
+    ("24 units squared", "24"), (r"24\text{ units squared}", "24 square units"), (r"16\pi cm squared", r"16\pi"),
+    ("24 cm cubed", "24 cm^3"), ("24 cm sq.", "24 cm^2"), ("24 feet square", "24"), ("24 cm3", "24 cm^3"),
+    (r"9.8 \text{ meters per second squared}", "9.8"), ("4 quarters", "4"), ("2 halves", "2"), ("7 dozens", "7"),
+    (r"12 \$", "12"), (r"50 \text{ \$}", "$50"), ('12"', "12"), ("12''", "12 inches"), ("5'", "5 ft"), ('"5"', "5"),
+    ("\u201cyes\u201d", "Yes"), ("'A'", "A"), ("Sam", r"\text{sam}"), ("May", "may"), ("Dog", "dog"),
+    (r"\frac{2e-1}{e}", r"2-\frac{1}{e}"), ("e^2-2e+1", "(e-1)^2"), ("x=100,200", "100, 200"), ("n=1,000", "1000"),
+    ("C_1 e^x + C_2", "c_1e^x+c_2"), ("x^2 C_1 + C_2", "C_2+C_1x^2"), ("e^{2}C_1", "C_1 e^2"),
+    (r"\text{lcm}(a,b)", r"\operatorname{lcm}(a,b)"), (r"\text{cis}(60^\circ)", r"\text{cis} 60^\circ"),
 ]  # fmt: skip
 
 DIFFERENT = [
@@ -260,5 +269,7 @@ DIFFERENT = [
     ("5 + 0x10", "5"), ("1e500", "500e"), (r"n \equiv 2 \pmod 5", r"n \equiv 2 \pmod{10}"), ("12:00 AM", "noon"),
     ("three twelve", "312"), ("five six", "11"), (r"\begin{cases} a = 1 \\ b = 2 \end{cases}", "a=2, b=1"),
     (r"\begin{cases} 1 & x > 0 \\ 0 & x \le 0 \end{cases}", "1"), ("(-1)^n", "(-1)^{n+1}"), ("x^2+C", "x^2+D"),
+    ("24 units squared", "24 units cubed"), ("24 cm sq", "24 cm"), ("24 cm3", "24 cm^2"), ("5'", "5 inches"),
+    ("x=100,200", "100, 201"), ("Abc", "ab"), ("C_1+C_2", "2C_1"), ("4 quarters", "4 halves"), (r"5'6\"", "56"),
     ("9^{9^{9^{9^9}}}", "1"), (r"\binom{1000000000}{500000000}", "1"), (r"\Gamma(1000000000)", "1"),
 ]  # fmt: skip
