@@ -207,8 +207,8 @@ class ChatTemplate:
         if message.get("tool_calls"):
             message = self._with_arguments(message)
         content = message.get("content", "")
-        if content is None and self._writes_none:
-            return {**message, "content": ""}
+        if content is None or (content == "" and message.get("tool_calls")):
+            return {**message, "content": self._call_forms[content][0]}
         if isinstance(content, str) and self._wants_parts:
             return {**message, "content": [{"type": "text", "text": content}]}
         return message
@@ -222,19 +222,13 @@ class ChatTemplate:
         written = self._try(parts)
         return STAND_IN in written and "'text'" not in written  # not the list as Python writes it
 
-    @cached_property
-    def _writes_none(self) -> bool:
-        """True if the template writes "None" for the content of a message that only calls, or refuses it."""
-        asked = {"role": "user", "content": STAND_IN}
-        written = self._try([asked, {**stand_in([asked], call=True), "content": None}])
-        return not written or "None" in written
-
     def _with_arguments(self, message: Message) -> Message:
         """Return a message whose calls have their arguments in the form that the template is written for.
 
         OpenAI's API and many data sets have JSON text there, most templates an object: of the text they would write
         a JSON string.
         """
+        wants_text = self._call_forms[""][1]
 
         def converted(call: Any) -> Any:
             if not isinstance(call, Mapping):
@@ -242,9 +236,9 @@ class ChatTemplate:
             if "function" in call:
                 return {**call, "function": converted(call["function"])}
             arguments = call.get("arguments")
-            if self._wants_text and isinstance(arguments, Mapping):
+            if wants_text and isinstance(arguments, Mapping):
                 return {**call, "arguments": json.dumps(arguments, ensure_ascii=False)}
-            if not self._wants_text and isinstance(arguments, str):
+            if not wants_text and isinstance(arguments, str):
                 with suppress(ValueError, RecursionError):
                     if isinstance(read := json.loads(arguments), dict):
                         return {**call, "arguments": self.inert(read)}  # Escapes of JSON may spell a token.
@@ -254,20 +248,31 @@ class ChatTemplate:
         return {**message, "tool_calls": [converted(call) for call in calls]} if isinstance(calls, list) else message
 
     @cached_property
-    def _wants_text(self) -> bool:
-        """True if the template writes the arguments of a call well only if they are JSON text."""
-        name, value = next(iter(CALLS[1].items()))
-        written = self._try_arguments(CALLS[1])
-        if name in written and f"'{name}': '{value}'" not in written:
-            return False
-        return f'"{name}"' in self._try_arguments(json.dumps(CALLS[1]))
+    def _call_forms(self) -> Mapping[str | None, tuple[str | None, bool]]:
+        """No content of a message that calls, "" or None -> what the template must be given instead, and whether the
+        arguments must be JSON text.
 
-    def _try_arguments(self, arguments: Any) -> str:
-        """Return a conversation with a call of these arguments; "" if the template refuses it."""
+        Some write calls only beside None, others write "None". The forms are tried with a tool's reply behind the call,
+        before which some refuse None, and without it.
+        """
+        forms = {}
+        for own, other in (("", None), (None, "")):
+            tried = [(content, as_text) for content in (own, other) for as_text in (False, True)]
+            good = (form for reply in (True, False) for form in tried if self._writes_well(*form, reply=reply))
+            forms[own] = next(good, ("", False))
+        return forms
+
+    def _writes_well(self, content: str | None, as_text: bool, *, reply: bool) -> bool:
+        """Return True if the template writes a call of this form as JSON would."""
         asked = {"role": "user", "content": STAND_IN}
-        call = stand_in([asked], call=True, word="tool", arguments=arguments)
-        reply = {"role": "tool", "name": "tool", "tool_call_id": call_id([asked]), "content": STAND_IN}
-        return self._try([asked, call]) or self._try([asked, call, reply])
+        name, value = next(iter(CALLS[1].items()))
+        arguments = json.dumps(CALLS[1]) if as_text else CALLS[1]
+        call = {**stand_in([asked], call=True, word="tool", arguments=arguments), "content": content}
+        result = {"role": "tool", "name": "tool", "tool_call_id": call_id([asked]), "content": STAND_IN}
+        written = self._try([asked, call, result] if reply else [asked, call])
+        if written.count("None") > self._try([asked]).count("None"):
+            return False
+        return f'"{name}"' in written if as_text else name in written and f"'{name}': '{value}'" not in written
 
     def _try(self, messages: Sequence[Message]) -> str:
         """Return a conversation as text, given to the template as it is; "" if the template refuses it."""

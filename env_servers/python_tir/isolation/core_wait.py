@@ -67,14 +67,25 @@ class CoreWait:
 
     def _read(self) -> tuple[dict[int, float], dict[int, float]]:
         """Return the seconds that each thread has waited, and each process has computed with the children that it has
-        waited for. Both are empty where the kernel does not count."""
+        waited for. A thread that took a lower priority than this server's wants to wait, so it is left out. Both are
+        empty where the kernel does not count."""
         waited: dict[int, float] = {}
         computed: dict[int, float] = {}
+        own_policy = os.sched_getscheduler(0)
+        own_nice = os.getpriority(os.PRIO_PROCESS, 0)
         for pid in descendants(self._pid):
             with suppress(OSError, ValueError, IndexError):  # it has ended
-                with open(f"/proc/{pid}/stat") as f:
-                    computed[pid] = sum(map(int, f.read().rpartition(")")[2].split()[11:15])) / _TICKS_PER_S
+                computed[pid] = sum(map(int, _numbers(f"/proc/{pid}/stat")[11:15])) / _TICKS_PER_S
                 for thread in os.listdir(f"/proc/{pid}/task"):
+                    numbers = _numbers(f"/proc/{pid}/task/{thread}/stat")
+                    if int(numbers[38]) != own_policy or int(numbers[16]) > own_nice:
+                        continue
                     with open(f"/proc/{pid}/task/{thread}/schedstat") as f:
                         waited[int(thread)] = int(f.read().split()[1]) / 1e9
         return waited, computed
+
+
+def _numbers(path: str) -> list[str]:
+    """Return what stands behind the name in a file of `stat` (proc_pid_stat(5): the third field and those after it)."""
+    with open(path) as f:
+        return f.read().rpartition(")")[2].split()

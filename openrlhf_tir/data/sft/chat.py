@@ -130,7 +130,8 @@ def _complete_turn(
         raise DataError(f"{where}: {_dropped(f'its tools {shorten(str(hidden))} are left out')}")
     context = messages[:i]
     lost = lost_in_context(context[begin:], before, first=begin)
-    if lost := lost or hidden_in_context(template, context, tools, first=begin):
+    # One rendering for each message that is tried, so each is tried once, behind the turn that it was added for.
+    if lost := lost or hidden_in_context(template, context, tools, first=seen.how_many):
         raise DataError(f"{where}: {_dropped(lost)}")
     lost = lost_in_response(messages[i], response, before)
     if lost is None:

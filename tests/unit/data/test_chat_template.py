@@ -217,6 +217,22 @@ def test_a_message_that_only_calls_has_no_content_in_the_text(content):
     assert ChatTemplate(of_text(text, {}), []).render([CHAT[0], CALL_ONLY]) == "How much?[call]"
 
 
+BESIDE_NONE = """{% for m in messages %}{% if m.content is none %}
+{% for c in m.tool_calls %}{{ c.function.name + c.function.arguments }}{% endfor %}
+{% else %}{{ m.content }}{% endif %}{% endfor %}"""
+NOT_BEFORE_A_REPLY = """{% for m in messages %}{{ m.content[:9] if not loop.last or m.content }}
+{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"""
+
+
+@pytest.mark.parametrize("text", [BESIDE_NONE, NOT_BEFORE_A_REPLY])
+@pytest.mark.parametrize("content", [None, ""])
+@pytest.mark.parametrize("arguments", [{"x": 1}, '{"x": 1}'])
+def test_a_call_has_the_content_and_the_arguments_together_with_which_the_template_writes_it(text, content, arguments):
+    call = {**CALL_ONLY, "content": content, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    rendered = ChatTemplate(of_text(text, {}), []).render([CHAT[0], call, {"role": "tool", "content": "4"}])
+    assert 'f{"x": 1}' in rendered and "None" not in rendered
+
+
 def test_a_template_that_wants_lists_of_parts_gets_them():
     parts = "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}"
     template = ChatTemplate(

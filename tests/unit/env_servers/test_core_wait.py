@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -37,17 +38,28 @@ async def sandbox(request):
     await made.close()
 
 
-async def test_code_that_waits_for_a_core_for_most_of_its_time_is_no_time_limit(sandbox):
+@contextmanager
+def hogs(count):
     # Each has a session of its own: the kernel may share a core out by session first.
     spin = [sys.executable, "-c", ON_ONE_CORE + SPIN]
-    hogs = [subprocess.Popen(spin, start_new_session=True) for _ in range(15)]
+    running = [subprocess.Popen(spin, start_new_session=True) for _ in range(count)]
     try:
-        with pytest.raises(NoCore):
-            await sandbox.run(ON_ONE_CORE + SPIN)
+        yield
     finally:
-        for hog in hogs:
+        for hog in running:
             hog.kill()
             hog.wait()
+
+
+async def test_code_that_waits_for_a_core_for_most_of_its_time_is_no_time_limit(sandbox):
+    with hogs(15), pytest.raises(NoCore):
+        await sandbox.run(ON_ONE_CORE + SPIN)
+
+
+@pytest.mark.parametrize("lower", ["os.nice(9)", "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))"])
+async def test_code_that_takes_a_low_priority_meets_its_time_limit(sandbox, lower):
+    with hogs(1):
+        assert (await sandbox.run(f"{ON_ONE_CORE}{lower}\n{SPIN}")).killed == "time_limit"
 
 
 async def test_code_whose_processes_take_the_core_from_each_other_meets_its_time_limit(sandbox):

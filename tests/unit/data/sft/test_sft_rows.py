@@ -484,3 +484,20 @@ def test_a_short_reply_that_is_left_out_is_missed_though_other_messages_have_its
     for template, messages in ((NO_TOOL_ROLE, [asked, SAID, reply, SAID]), (DROPS, [asked, call, reply, SAID])):
         with pytest.raises(DataError):
             learned(template, messages)
+
+
+def test_the_renderings_of_a_conversation_grow_with_its_messages_though_each_turn_is_rendered_anew():
+    def renderings(turns):
+        count = 0
+
+        def apply(messages, **options):
+            nonlocal count
+            count += 1
+            earlier = (len(messages) - (not options["add_generation_prompt"])) // 2
+            return str(earlier) + "".join(f"{m['role']}{m['content']}<|im_end|>" for m in messages)
+
+        made = ChatTemplate(apply, ["<|im_end|>"])
+        chains_of("d", [ASKED, {**SAID, "content": "4"}] * turns, [], made, every=True, masked=[], notes=Counter())
+        return count
+
+    assert renderings(16) - renderings(8) == renderings(24) - renderings(16)
