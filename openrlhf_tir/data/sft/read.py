@@ -18,9 +18,8 @@ from ..bad_rows import MOST_LISTED, BadRows
 from ..chat_template import ChatTemplate
 from ..fields import BY_SCHEMA
 from ..rows import SPLIT_SETTING, read_rows
-from .chat import Chain
 from .pieces import Reader
-from .tokens import RowDigest, SftRow, Vocabulary, tokenised
+from .tokens import Piece, RowDigest, SftRow, Vocabulary, tokenised
 
 MAX_LISTED = 50
 """Bad rows that are listed when they refuse the data; the others are counted."""
@@ -103,9 +102,11 @@ def load_set(
             bad(DataError(str(error).replace(BY_SCHEMA, "name its columns by sft.input_key and sft.output_key")))
             continue
         rows.counts["read"] += 1
-        kept = _add(rows, chains, vocabulary, cfg.sft.max_len)
+        known: dict[tuple[Piece, bool], list[int]] = {}
+        kept = _add(rows, [tokenised(chain, vocabulary, known) for chain in chains], cfg.sft.max_len)
         if undated is not None and kept:
-            kept = [tokenised(chain, vocabulary) for chain in undated(where, row)]
+            # Only the pieces with the date are tokenised again.
+            kept = [tokenised(chain, vocabulary, known) for chain in undated(where, row)]
         for sequence in kept:
             digest.add(sequence)
         tick()
@@ -131,11 +132,10 @@ def load_set(
     return rows
 
 
-def _add(rows: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int) -> list[SftRow]:
+def _add(rows: SftSet, made: list[SftRow], max_len: int) -> list[SftRow]:
     """Add the sequences of a row that can be learned, and return them."""
     kept = []
-    for chain in chains:
-        row = tokenised(chain, vocabulary)
+    for row in made:
         fault = ""
         if len(row.token_ids) > max_len:
             fault = "too_long"

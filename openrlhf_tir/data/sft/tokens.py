@@ -136,8 +136,21 @@ def row_of(parts: Iterable[tuple[Sequence[int], float]]) -> SftRow:
     return SftRow(np.concatenate([ids for ids, _ in both]), np.concatenate([weights for _, weights in both]))
 
 
-def tokenised(pieces: Iterable[Piece], vocabulary: Vocabulary) -> SftRow:
-    """Return the pieces as one row of tokens, with weight 1 for what the model writes."""
-    return row_of(
-        (vocabulary.ids(piece, first=i == 0), float(piece.author == "model")) for i, piece in enumerate(pieces)
-    )
+def tokenised(
+    pieces: Iterable[Piece], vocabulary: Vocabulary, known: dict[tuple[Piece, bool], list[int]] | None = None
+) -> SftRow:
+    """Return the pieces as one row of tokens, with weight 1 for what the model writes.
+
+    Args:
+        pieces: The pieces.
+        vocabulary: The tokenizer.
+        known: Tokens of pieces, by the piece and whether it begins the sequence. New ones are added.
+    """
+    known = {} if known is None else known
+    parts = []
+    for i, piece in enumerate(pieces):
+        key = (piece, i == 0)
+        if key not in known:
+            known[key] = vocabulary.ids(piece, first=i == 0)
+        parts.append((known[key], float(piece.author == "model")))
+    return row_of(parts)

@@ -501,3 +501,30 @@ def test_the_renderings_of_a_conversation_grow_with_its_messages_though_each_tur
         return count
 
     assert renderings(16) - renderings(8) == renderings(24) - renderings(16)
+
+
+def test_of_a_row_whose_template_writes_the_date_only_the_piece_with_it_is_tokenised_twice(tmp_path):
+    class Counting(HfCodec):
+        encoded = 0
+
+        def encode(self, text):
+            self.encoded += 1
+            return super().encode(text)
+
+        def encode_prompt(self, text):
+            self.encoded += 1
+            return super().encode_prompt(text)
+
+        def encode_rendered(self, text):
+            self.encoded += 1
+            return super().encode_rendered(text)
+
+    def pieces_encoded(date):
+        t = tokenizer("qwen2_5")
+        words = Vocabulary(Counting(t), {s: t.convert_tokens_to_ids(s) for s in special_texts(t)}, t.eos_token_id)
+        template = ChatTemplate.of(t, {"chat_template": date + t.chat_template})
+        load_set(Config(sft={"dataset": path}), words, template)
+        return words.codec.encoded
+
+    path = jsonl(tmp_path / "d.jsonl", [{"messages": [ASKED, SAID, ASKED, SAID]}] * 3)
+    assert pieces_encoded("{{ strftime_now('%d %b') }}") == pieces_encoded("") + 3
