@@ -102,7 +102,7 @@ _MATRIX = re.compile(r"\[?\s*\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\
 _CONGRUENCE = re.compile(r"(.+?)\\equiv(.+?)\s*(?:\\pmod\s*|\\?mod\s*)\{?(\w+)\}?")
 _RATIO_IN_WORDS = re.compile(r"(\d+) to (\d+)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'\- ]*")
-_CHOICE = re.compile(r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).]?)")
+_CHOICE = re.compile(r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).]?|([a-j])\))")
 _SYMBOLS = "".join(letter for letter in map(chr, range(0x20A0, 0x20C1)) if unicodedata.category(letter) == "Sc")
 """Signs of currencies, the euro's among them."""
 _MONEY = re.compile(rf"^([+-]?)\s*(?:\\\$|[$£¥{_SYMBOLS}]|USD\b|EUR\b|Rs\.?)\s*(?=[\d.\\])")
@@ -136,6 +136,8 @@ _SQUARED = re.compile(r"([A-Za-z]{2,})\.? (?:squared|(?:square|sq\.?)\Z)")
 _CUBED = re.compile(r"([A-Za-z]{2,})\.? (?:cubed|(?:cubic|cu\.?)\Z)")
 _BARE_POWER = re.compile(r"\b([ckm]?m|ft|in)([23])\b")
 """Powers of units behind them: units squared, cm sq., cm3."""
+_OF = re.compile(r"(?:^| )of ((?:an? )?[A-Za-z]{3,}(?: [A-Za-z]{2,}){0,3})\Z")
+"""What a number is a part of, or what its unit measures."""
 MAX_UNIT_WORDS = 4
 """Words of the longest unit that is read, "square meters per second" and the like."""
 _PARTS = {
@@ -193,7 +195,7 @@ def read(text: str, depth: int = 0) -> Form:
     if (numeral := _numeral(canonical_words(text))) is not None:
         return Scalar(str(numeral))
     if (m := _CHOICE.fullmatch(text)) and text != "I":
-        return Words(m[1] or m[2])
+        return Words(m[1] or m[2] or m[3])
     if not text or depth > MAX_DEPTH or r"\ldots" in text or r"\approx" in text or not _nests(text):
         return Literal(text)
     if m := _MATRIX.fullmatch(text):
@@ -384,12 +386,17 @@ def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
         is_apart: True if there is a blank between the two.
     """
     unit = _SQUARED.sub(r"\1^2", _CUBED.sub(r"\1^3", _BARE_POWER.sub(r"\1^\2", unit)))
+    whole = _OF.search(unit)  # 18 gallons of water, 5/6 of the cake
+    if whole and not any(word in _NUMERALS for word in whole[1].casefold().split()):
+        unit = unit[: whole.start()].strip()
+    else:
+        whole = None
     words = [word for word in re.split(r"[ /.\-]+", re.sub(r"\^\{?-?\d+\}?", "", unit)) if word]
     names = [word.casefold() for word in words]
     is_cut_off = bool(names) and names[-1] in ("square", "cubic", "sq", "cu")
     if is_cut_off or any(name in _NO_UNITS for name in names):
         return None
-    if names and names[0] not in _COUNTED and (scale := _scale(names[0])):
+    if names and (whole or names[0] not in _COUNTED) and (scale := _scale(names[0])):
         behind = unit.split(" ", 1)[1] if len(words) > 1 else ""
         return Scalar(rf"({value}) \cdot \frac{{{scale.numerator}}}{{{scale.denominator}}}", _unit(behind))
     if names in (["percent"], ["pct"]):

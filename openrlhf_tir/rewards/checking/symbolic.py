@@ -68,11 +68,11 @@ _SECONDS = re.compile(r"\s*\d{1,2}\s*:\s*[0-5]\d\s*:\s*[0-5]\d\b.*")
 """A time of day with seconds."""
 _CLOCK = re.compile(r"(?:^|:)\s*0\d")
 """A term with a leading zero, 1:30:00, which a clock shows and no ratio has."""
-_CHOICE_OF = re.compile(r"\(?(?P<letter>[A-J])(?:\)|[.:])\s+(?P<content>\S.*)", re.DOTALL)
+_CHOICE_OF = re.compile(r"\(?(?P<letter>[A-J](?=[).:])|[a-j](?=\)))[).:]\s+(?P<content>\S.*)", re.DOTALL)
 _CHOICES = "abcdefghij"
 _SHORT_NAME = re.compile(r"[A-Z](?=[a-z]?[aeiouy])[a-z]{2}")
 """A word with a capital, such as Sam or Red, which is no product with it."""
-_OTHER_CHOICE = re.compile(r"(?:or|and)\b|[,;&/]|(?:[A-J]\b\W*(?:(?:or|and)\b\W*)?)+$|.*\([A-J]\)", re.DOTALL)
+_OTHER_CHOICE = re.compile(r"(?:or|and)\b|[,;&/]|(?:[A-Ja-j]\b\W*(?:(?:or|and)\b\W*)?)+$|.*\([A-Ja-j]\)", re.DOTALL)
 _COMMAS = re.compile(r"([a-zA-Z]\s*=\s*)?(\d+(?:,\d+)+)")
 _INDIAN = re.compile(r"\d{1,2}(?:,\d{2})+,\d{3}")
 """A numeral with the separators of lakh and crore."""
@@ -268,9 +268,12 @@ def _value_of(chain: Chain) -> Form | None:
     r"""Return the value that is given to a name (x = 5, f(x) = 2x, x \\in (0, 1)); None for any other relation."""
     if set(chain.relations) == {"="} and all(_is_constant(term) for term in chain.terms):
         first, *others = chain.terms  # 5/2 = 2.5
-        return first if all(_equal_forms(first, term) for term in others) else None
+        if all(_equal_forms(first, term) for term in others):
+            return first
     if not _is_name(chain.terms[0]):
-        is_reversed = chain.relations == ("=",) and _is_name(chain.terms[1])  # 5 = x
+        is_reversed = (
+            chain.relations == ("=",) and _is_name(chain.terms[1]) and not _is_constant(chain.terms[1])
+        )  # 5 = x
         return chain.terms[0] if is_reversed else None
     if chain.relations == ("in",):
         return chain.terms[1]
@@ -311,17 +314,19 @@ def _names(form: Several) -> set[str]:
 
 
 def _is_name(form: Form) -> bool:
-    r"""Return True for x, x_1, \theta, f(x), AB: names to which an answer gives a value."""
+    r"""Return True for what an answer gives a value to: x, x_1, \theta, f(x), f(3), P(X = 2), AB, \sin A, area."""
     if isinstance(form, Listed) and not _is_set(form):
         return all(_is_name(item) for item in form.items)
     name = form.text if isinstance(form, Scalar | Words) else ""
     name = re.sub(r"^(?:\\(?:angle|triangle|measuredangle|overline)|m\s*\\angle)\s*(?=[A-Z{])", "", name.strip())
     if name.startswith("{") and name.endswith("}"):
         name = name.strip("{}")
-    pattern = (
-        r"(?:[a-zA-Z]|\\(?!pi\b|frac|sqrt)[a-zA-Z]+(?:\{[a-zA-Z]+\})?)(?:_(?:\w|\{[^{}]*\}))?'*(?:\s*\([a-zA-Z, ]+\))?"
-    )
-    return bool(re.fullmatch(pattern + "|[A-Z]{2,4}", name.strip()))
+    if isinstance(form, Words) and re.fullmatch(r"[A-Za-z]{4,}(?: [a-z]+){0,3}", name):
+        return True  # total cost = 18
+    letters = r"(?:[a-zA-Z]|\\(?!pi\b|frac|sqrt)[a-zA-Z]+(?:\{[a-zA-Z]+\})?)(?:_(?:\w|\{[^{}]*\}))?'*"
+    arguments = r"\s*\((?:[a-zA-Z, ]+|[+-]?\d+|[A-Z][^()]*)\)"
+    function = r"\\(?:sin|cos|tan|arg)\s*(?:[a-zA-Z]|\\[a-z]+)"
+    return bool(re.fullmatch(rf"{letters}(?:{arguments})?|[A-Z]{{2,4}}|{function}", name.strip()))
 
 
 def _is_set(form: Listed) -> bool:

@@ -142,6 +142,11 @@ EQUAL = [
     ("\u201cyes\u201d", "Yes"), ("'A'", "A"), ("Sam", r"\text{sam}"), ("May", "may"), ("Dog", "dog"),
     (r"\frac{2e-1}{e}", r"2-\frac{1}{e}"), ("e^2-2e+1", "(e-1)^2"), ("x=100,200", "100, 200"), ("n=1,000", "1000"),
     ("C_1 e^x + C_2", "c_1e^x+c_2"), ("x^2 C_1 + C_2", "C_2+C_1x^2"), ("e^{2}C_1", "C_1 e^2"),
+    ("18 gallons of water", "18"), ("18 cups of flour", "18 cups"), (r"\frac{5}{6} of the cake", "5/6"),
+    ("3/4 of an hour", "0.75"), ("2 thirds of the class", "2/3"), ("20 percent of the people", "20"), ("a)", "A"),
+    ("(a) 5", "A"), ("(c) 12", "12"), ("b) 7", "B"), ("f(3) = 7", "7"), ("P(X=2)=0.3", "0.3"), ("f'(1)=3", "3"),
+    (r"\sin A = \frac{3}{5}", "0.6"), (r"e = \frac{\sqrt{3}}{2}", r"\frac{\sqrt3}{2}"), ("i = 5", "5"),
+    (r"Total cost = \$18", "18"), (r"\text{Area} = 12", "12"),
     (r"\text{lcm}(a,b)", r"\operatorname{lcm}(a,b)"), (r"\text{cis}(60^\circ)", r"\text{cis} 60^\circ"),
 ]  # fmt: skip
 
@@ -270,6 +275,9 @@ DIFFERENT = [
     ("three twelve", "312"), ("five six", "11"), (r"\begin{cases} a = 1 \\ b = 2 \end{cases}", "a=2, b=1"),
     (r"\begin{cases} 1 & x > 0 \\ 0 & x \le 0 \end{cases}", "1"), ("(-1)^n", "(-1)^{n+1}"), ("x^2+C", "x^2+D"),
     ("24 units squared", "24 units cubed"), ("24 cm sq", "24 cm"), ("24 cm3", "24 cm^2"), ("5'", "5 inches"),
+    ("3 of five", "3"), ("3 of 5", "3"), ("half of 3", "3"), ("5/6 of 12", "5/6"), ("(a) or (b)", "a"), ("(a) b", "b"),
+    ("f(3) = 7", "f(4) = 7"), ("x(x+1) = 6", "6"), ("Area = 12", "Perimeter = 12"), ("e = 3", "e"), ("3 = e", "3"),
+    ("2 = 3", "3"), (r"\pi = 3", "3"),
     ("x=100,200", "100, 201"), ("Abc", "ab"), ("C_1+C_2", "2C_1"), ("4 quarters", "4 halves"), (r"5'6\"", "56"),
     ("9^{9^{9^{9^9}}}", "1"), (r"\binom{1000000000}{500000000}", "1"), (r"\Gamma(1000000000)", "1"),
 ]  # fmt: skip
