@@ -1,7 +1,7 @@
 """Soak: train for hours while processes are killed, frozen, stopped and resumed; memory and descriptors stay flat.
 
     python -m benchmarks.soak --minutes 10                                    the toy model
-    python -m benchmarks.soak --model smollm2 --minutes 120 --every 600       SmolLM2, on its numbers task
+    python -m benchmarks.soak --model smollm2 --minutes 120 --every 900       SmolLM2, on its numbers task
     python -m benchmarks.soak --minutes 120 -- --recipe ...                   any run: flags of `openrlhf-tir train`
 
     make the model and its problems (unless flags name another run)
@@ -87,8 +87,8 @@ class Bars(NamedTuple):
 
 
 TOY_BARS = Bars(0.1, 10, ROLES)
-REAL_MODEL_BARS = Bars(5.0, 4, ROLES)
-"""Its updates take a minute, and some ten of them lie between two disturbances."""
+REAL_MODEL_BARS = Bars(5.0, 6, ROLES)
+"""Its updates take half a minute or more: give a long time between two disturbances."""
 OTHER_BARS = Bars(5.0, 10, ())
 
 
@@ -379,7 +379,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=120.0, metavar="S", help="mean time between two disturbances")
     parser.add_argument("--sample", type=float, default=5.0, metavar="S", help="time between two samples")
     parser.add_argument(
-        "--settle", type=int, metavar="N", help="first updates of a process that are left out [10; smollm2 4]"
+        "--settle", type=int, metavar="N", help="first updates of a process that are left out [10; smollm2 6]"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--growth-mib", type=float, default=48.0, help="the most that one process may grow")

@@ -79,10 +79,13 @@ class Life:
     samples: list[Sample] = field(default_factory=list)
 
     def growth(self, settle: int) -> Growth | None:
-        """Return the growth after the first `settle` updates, or None if the process did not live long enough."""
+        """Return the growth after the first `settle` updates, or None if it did not live for as many more.
+
+        Within an update memory and connections come and go.
+        """
         first = self.samples[0].updates
         settled = [sample for sample in self.samples if sample.updates >= first + settle]
-        if len(settled) < MIN_SAMPLES:
+        if len(settled) < MIN_SAMPLES or settled[-1].updates - settled[0].updates < settle:
             return None
         third = len(settled) // 3
         middle = _medians(settled[third : 2 * third])

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import signal
 
 from ..errors import ConfigError
-
-PR_SET_PDEATHSIG = 1
+from ..machine.parent import end_with
 
 
 def add_die_with_parent(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +31,11 @@ def die_with(parent: int) -> None:
     Raises:
         ConfigError: `parent` is not the parent of this process, or no longer; or the kernel refuses.
     """
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
-        raise ConfigError(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
-    if os.getppid() != parent:  # It ended before the call above, or never was our parent.
+    try:
+        is_parent = end_with(parent)
+    except OSError as e:
+        raise ConfigError(f"--die-with-parent does not work here: {e.strerror}. Leave it out.") from e
+    if not is_parent:
         raise ConfigError(
             f"--die-with-parent {parent}: the process that started this one is {os.getppid()}."
             " Was the launcher killed? Start it again."

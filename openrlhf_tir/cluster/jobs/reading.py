@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 from ...config import Config
 from ...config.sections.conditions import is_user_code
 from ...errors import InfraError, TirError
+from ...machine.parent import end_with
 
 if TYPE_CHECKING:
     from .inputs import Inputs
 
 COMMAND = ("-m", __name__)
-"""Arguments of the interpreter that reads."""
+"""Arguments of the interpreter that reads; the controller's process id follows them."""
 NICENESS = 5
 """Niceness of the process: on two cores the first prompt waits for the engine, which imports and loads for longer."""
 
@@ -43,7 +44,7 @@ async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
     """
     # The configuration fits into the pipe, so nothing waits here: Ray's start is about to block this process.
     process = subprocess.Popen(
-        [sys.executable, *COMMAND],
+        [sys.executable, *COMMAND, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         process_group=0,  # Ctrl-C is the controller's matter alone
@@ -97,7 +98,10 @@ def import_transformers_alone() -> None:
         del sys.modules["torch"]
 
 
-def _main() -> None:
+def _main(controller: int) -> None:
+    """Read what the controller hands over, and answer. A controller that is killed takes this process along."""
+    if not end_with(controller):
+        return
     os.nice(NICENESS)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no part of the answer
@@ -115,7 +119,7 @@ def _main() -> None:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):  # the controller is gone
-        _main()
+        _main(controller=int(sys.argv[1]))
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)  # The answer is complete. Tearing libraries down takes time, and a fault of that is no failed reading.

@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from ...config import Config
-from ...config.changes import changes, dumped, refusal
+from ...config.changes import Change, changes, dumped, refusal
 from ...data.identity import columns_digest, tasks_digest
 from ...errors import ConfigError
 from ...memory.model_size import checkpoint_bytes, model_directory
@@ -170,6 +170,11 @@ def _prompt_of_row(task: Task) -> list[Any]:
     return [task.env, [dict(m) for m in task.chat.messages], [dict(t) for t in task.chat.tools]]
 
 
+def _is_asked_for(change: Change, tasks: Sequence[Task] | None) -> bool:
+    """Return True for tools that nobody has named and the environment has not been asked for yet (env.tools)."""
+    return tasks is None and change.field.endswith(".tools") and not change.now
+
+
 def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = None) -> list[str]:
     """Compare a checkpoint with the run that is to resume from it.
 
@@ -214,7 +219,7 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
             for c in refused
             if c.field not in named
         ]
-        messages += [f"changed since the checkpoint: {change}" for change in others]
+        messages += [f"changed since the checkpoint: {change}" for change in others if not _is_asked_for(change, tasks)]
         _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, messages)
         if tasks is not None:
             _compare_data(facts["data"], data_facts(tasks), wrong, messages)

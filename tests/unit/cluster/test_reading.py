@@ -100,7 +100,8 @@ def load_inputs(cfg):
 
 
 inputs.load_inputs = load_inputs
-reading._main()
+import sys
+reading._main(int(sys.argv[1]))
 """
 """A reader that fails before it imports transformers."""
 
@@ -156,6 +157,55 @@ async def test_a_run_that_stops_meanwhile_leaves_no_reader(cfg):
         async with reading(cfg):
             raise KeyError
     assert not set(psutil.Process().children()) - before
+
+
+CONTROLLER = """
+import asyncio
+import pickle
+import sys
+
+from openrlhf_tir.cluster.jobs import reading
+
+
+async def main():
+    reading.COMMAND = ("-c", sys.argv[1])
+    async with reading.reading(pickle.load(sys.stdin.buffer)):
+        await asyncio.Event().wait()
+
+
+asyncio.run(main())
+"""
+READS_FOR_EVER = """
+import os
+import sys
+import time
+
+from openrlhf_tir.cluster.jobs import inputs, reading
+
+
+def load_inputs(cfg):
+    os.write(2, f"{os.getpid()}\\n".encode())
+    time.sleep(1000)
+
+
+inputs.load_inputs = load_inputs
+reading._main(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_controller_that_is_killed_takes_its_reader_along(cfg):
+    pipe = subprocess.PIPE
+    words = [sys.executable, "-c", CONTROLLER, READS_FOR_EVER]
+    with subprocess.Popen(words, stdin=pipe, stderr=pipe) as controller:
+        controller.stdin.write(pickle.dumps(cfg))
+        controller.stdin.close()
+        reader = psutil.Process(int(controller.stderr.readline()))
+        controller.kill()
+        _, alive = psutil.wait_procs([reader], timeout=60)
+        for process in alive:
+            process.kill()
+    assert not alive
 
 
 async def test_the_start_of_the_services_is_given_up_when_the_inputs_are_bad():

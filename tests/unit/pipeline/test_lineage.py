@@ -102,6 +102,15 @@ def test_other_ranks_are_said_where_they_can_read_the_checkpoint_and_refused_whe
         compare({**state(config), "world_size": 4}, config, TASKS)
 
 
+def test_tools_that_the_environment_has_not_been_asked_for_yet_are_no_change(tmp_path):
+    config = cfg(tmp_path)
+    before = state(config)
+    before["facts"]["config"]["env"]["tools"] = [{"type": "function", "function": {"name": "python"}}]
+    assert compare(before, config) == []
+    (said,) = compare(before, config, TASKS)
+    assert "env.tools" in said
+
+
 @pytest.mark.parametrize(
     "others", [TASKS[:2], TASKS[::-1], [Task("1+2?", "2"), *TASKS[1:]]], ids=["fewer", "reordered", "another text"]
 )
