@@ -54,7 +54,7 @@ SUBJECTS = {
     "math": Subject(
         "env_servers.math",
         action="5",
-        slow_action=r"\sum_{k=1}^{10000000} \frac{1}{k^3}",
+        slow_action=r"\sum_{k=1}^{9999} \sum_{j=1}^{9999} \frac{1}{k+j^2}",
         slow_task={"label": "7"},
         task={"label": "5"},
         flags=lambda tmp: ["--verify-timeout", "0.8"],

@@ -232,7 +232,7 @@ def test_an_option_or_argument_with_the_name_of_a_removed_setting_is_a_setting()
         ({"reward": {"name": "remote", "remote_url": "http://judge:1"}}, "env.python_tir.reward.remote_url"),
         ({"reward": {"verify_timeout_s": 1.0}}, "env.python_tir.reward.verify_timeout_s"),
         ({"train": {"agent_func_path": "a.py:AgentExecutor"}}, "agent"),
-        ({"vllm": {"engine_args": {"revision": "b"}}}, "engine_args.revision"),
+        ({"vllm": {"engine_args": {"kv_cache_dtype": "fp8"}}}, "engine_args.kv_cache_dtype"),
         ({"vllm": {"dtype": "float16"}}, "engine"),
         ({"train": {"seed": 7}}, "seed"),
         ({"rollout": {"max_new_tokens": 9}}, "max_new_tokens"),

@@ -31,7 +31,7 @@ from tests.unit.rewards import own_rewards
 from tests.unit.rewards.reward_fakes import group, in_run, says, task
 
 REPO = Path(__file__).resolve().parents[3]
-HOSTILE = r"\sum_{k=1}^{10^6} \frac{1}{k!+k}"
+HOSTILE = r"\sum_{k=1}^{9999} \sum_{j=1}^{9999} \frac{1}{k+j^2}"
 
 
 def answer(text):
