@@ -15,8 +15,8 @@ Every `--sample` seconds the memory and the descriptors of the run's processes a
 shared memory and on disk (soak_watch.py).
 
 The toy model uses its tool. The learning rate is so small that a model stays about as good as it is: a solved task
-would have no group with variance left, and nothing to train on. Of SmolLM2 groups without variance are trained as well:
-three of four have none.
+would have no group with variance left, and nothing to train on. Three of four groups of SmolLM2 have no variance; they
+are trained as well.
 
 An end that no resume can mend (exit codes MISTAKE and HOPELESS) and a run that does not get on fail the soak at once.
 The last line is JSON; the exit code is 0 if `passed`.
@@ -394,6 +394,8 @@ def main() -> int:
     parser.add_argument("--model", choices=["smollm2"], help="train this model (default: the toy model)")
     parser.add_argument("flags", nargs="*", help="after --: flags of `openrlhf-tir train`, without --run-dir")
     args = parser.parse_args()
+    if args.model and args.flags:
+        parser.error(f"--model {args.model} and flags of `train` name two runs. Leave one of them out.")
     directory = args.directory or Path(tempfile.mkdtemp(prefix="tir_soak_"))
     run_dir = directory / "run"
     run_dir.mkdir(parents=True)

@@ -170,8 +170,8 @@ def _prompt_of_row(task: Task) -> list[Any]:
     return [task.env, [dict(m) for m in task.chat.messages], [dict(t) for t in task.chat.tools]]
 
 
-def _is_asked_for(change: Change, tasks: Sequence[Task] | None) -> bool:
-    """Return True for tools that nobody has named and the environment has not been asked for yet (env.tools)."""
+def _tools_not_reported_yet(change: Change, tasks: Sequence[Task] | None) -> bool:
+    """Return True for env.tools that the run leaves to its environment, which has not been asked yet."""
     return tasks is None and change.field.endswith(".tools") and not change.now
 
 
@@ -219,7 +219,9 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
             for c in refused
             if c.field not in named
         ]
-        messages += [f"changed since the checkpoint: {change}" for change in others if not _is_asked_for(change, tasks)]
+        messages += [
+            f"changed since the checkpoint: {change}" for change in others if not _tools_not_reported_yet(change, tasks)
+        ]
         _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, messages)
         if tasks is not None:
             _compare_data(facts["data"], data_facts(tasks), wrong, messages)
