@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 
 from ..types import RewardParts, Task, Trajectory
-from .checking import minerva, symbolic
+from .checking import library_verdict, minerva
 from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
 from .math_outcome import call_facts
@@ -46,8 +46,9 @@ def official_equal(answer: str, gold: str) -> bool:
     """
     if answer.strip().lower() == gold.strip().lower():
         return True
-    return symbolic.verify(
-        symbolic.parse_bare(minerva.normalise_torl(answer)), symbolic.parse_bare(minerva.normalise_torl(gold))
+    return library_verdict.verify(
+        library_verdict.parse_bare(minerva.normalise_torl(answer)),
+        library_verdict.parse_bare(minerva.normalise_torl(gold)),
     )
 
 

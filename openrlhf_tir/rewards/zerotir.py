@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from ..inert import plain
 from ..types import RewardParts, Task, Trajectory
-from .checking import model_verdict, symbolic, text_metrics
+from .checking import library_verdict, model_verdict, text_metrics
 from .checking.answer_text import last_boxed, model_text, open_boxed, without_code, without_end_marks
 from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
@@ -108,11 +108,11 @@ def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
 
     An answer that Math-Verify cannot parse is wrong.
     """
-    parsed = symbolic.parse_boxed(answer)
+    parsed = library_verdict.parse_boxed(answer)
     if len(parsed) < 2:
         return 0.0
     golds = [gold] if isinstance(gold, str) else gold
-    return float(any(parsed[1] == g or symbolic.verify(symbolic.parse_boxed(g), parsed) for g in golds))
+    return float(any(parsed[1] == g or library_verdict.verify(library_verdict.parse_boxed(g), parsed) for g in golds))
 
 
 def finish(facts: Facts, rules: Rules) -> str:
