@@ -116,31 +116,53 @@ def _shown(value: Any) -> str:
 
 HEAD = """# Fidelity to the official code
 
-This page holds every recipe of a published method beside the settings of its official scripts: what they say, what \
-the recipe has, and why where the two differ.
-It is written by `openrlhf-tir show-config --fidelity > docs/fidelity.md` from the recipes and from \
-`openrlhf_tir/config/official/*.toml`. A test fails when a recipe changes and the page does not, and when a difference \
-has no reason. What the recipes do and how to run them is on [another page](recipes.md).
+This page tells you where a recipe of a published method differs from the method's official scripts, and why.
 
-Three things differ in all recipes, and no table repeats them: tokens are never re-tokenised and no end of text is \
-invented; a sample that the infrastructure lost is left out instead of scored; the token mean of the loss is over the \
-whole update, where verl takes that of each micro batch. Settings that change speed or memory alone (micro batches, \
-offload, parallelism, memory fractions) and those of logging, saving and testing are not listed.
+Every setting of the scripts that bears on the method is in \
+[`openrlhf_tir/config/official`](../openrlhf_tir/config/official), one file a method, beside the setting that it is \
+here. A test compares these files with the recipes and fails where a difference has no reason. Settings that change \
+speed or memory alone are left out, and so are those of logging, saving and testing.
+
+The page is generated: `openrlhf-tir show-config --fidelity > docs/fidelity.md`. How to run the recipes is on \
+[another page](recipes.md).
+
+Four things differ in every recipe:
+
+- samplers and learner have GPUs of their own, where most scripts alternate on the same ones;
+- tokens are never re-tokenised, and no end of text is invented;
+- a sample that the infrastructure lost is left out instead of scored;
+- the loss's token mean is over the whole update, where verl takes that of each micro batch.
 """
 
 
 def markdown() -> str:
-    """Return the page docs/fidelity.md."""
+    """Return the page docs/fidelity.md: the sources of each method's recipes, and what differs from them."""
     parts = [HEAD]
     for method in methods():
-        parts.append(f"\n## {method.title}\n")
+        compared = {recipe.name: rows(recipe) for recipe in method.recipe}
+        parts.append(f"\n## {method.title}\n\n| recipe | official source | the same |\n|---|---|---|\n")
         for recipe in method.recipe:
-            parts.append(f"\n### {recipe.name}\n\nOfficial: {recipe.source}.\n")
-            parts.append("\n| official | here | same? |\n|---|---|---|\n")
-            for row in rows(recipe):
-                verdict = "same" if row.same else f"no: {row.fact.why or UNDECLARED}"
-                parts.append(f"| {_cell(row.fact.official)} | {_cell(row.here)} | {_cell(verdict)} |\n")
+            verdicts = [row.same for row in compared[recipe.name]]
+            parts.append(f"| `{recipe.name}` | {_cell(recipe.source)} | {sum(verdicts)} of {len(verdicts)} |\n")
+        parts.append(_differences(compared))
     return "".join(parts)
+
+
+def _differences(compared: dict[str, list[Row]]) -> str:
+    """Return a table with one line for each difference, which names the recipes that share it."""
+    recipes_of: dict[tuple[str, str, str], list[str]] = {}
+    for recipe, facts in compared.items():
+        for row in facts:
+            if not row.same:
+                difference = (row.fact.official, row.here, row.fact.why or UNDECLARED)
+                recipes_of.setdefault(difference, []).append(recipe)
+    if not recipes_of:
+        return ""
+    lines = ["\n| recipe | official | here | why |\n|---|---|---|---|\n"]
+    for difference, names in recipes_of.items():
+        shared_by = "all" if names == [*compared] else ", ".join(f"`{name}`" for name in names)
+        lines.append(f"| {shared_by} | {' | '.join(map(_cell, difference))} |\n")
+    return "".join(lines)
 
 
 def _cell(text: str) -> str:
