@@ -54,6 +54,8 @@ TRIAL_S = 30.0
 """Seconds within which a few short messages must be rendered."""
 RENDERINGS = 8
 """Renderings that are compared to find a template that writes something random."""
+MAX_VARIANTS = 64
+"""Sets of options whose templates are kept: a data set may have other options in every row."""
 TOOL_ROLES = ("tool", "function", "ipython", "observation")
 """Roles of messages that a tool wrote."""
 
@@ -89,6 +91,8 @@ class ChatTemplate:
         self.specials = tuple(specials)
         self.added = tuple(added)
         self.writes_time = writes_time
+        self._variants: dict[str, ChatTemplate] = {}
+        """JSON of options -> the template with them."""
         self._specials = (
             re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True)))) if specials else None
         )
@@ -108,10 +112,23 @@ class ChatTemplate:
         return cls(apply, specials_of(tokenizer), added_of(tokenizer), writes_time=writes_time)
 
     def with_options(self, options: Mapping[str, Any]) -> ChatTemplate:
-        """Return the template with further keyword arguments, which take precedence."""
+        """Return the template with further keyword arguments, which take precedence.
+
+        Rows with the same options get the same template: it finds out once which forms the template is written for,
+        which takes up to 34 renderings.
+        """
         if not options:
             return self
+        key = json.dumps(options, sort_keys=True, default=repr)
+        variant = self._variants.get(key)
+        if variant is None:
+            variant = self._variant({**options})
+            if len(self._variants) >= MAX_VARIANTS:
+                self._variants.clear()
+            self._variants[key] = variant
+        return variant
 
+    def _variant(self, options: Mapping[str, Any]) -> ChatTemplate:
         def apply(messages: Sequence[Message], **arguments: Any) -> str:
             return self._apply(messages, **{**options, **arguments})
 

@@ -41,6 +41,26 @@ def test_options_reach_the_template_on_both_ways(tmp_path):
         assert template.render(CHAT[:1]).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
+def test_rows_with_the_same_options_share_a_template_and_few_are_kept():
+    renderings = []
+
+    def apply(messages, **arguments):
+        renderings.append(arguments.get("level"))
+        return str([message["content"] for message in messages])
+
+    template = ChatTemplate(apply, ["<|end|>"])
+    for _ in range(3):
+        own = template.with_options({"level": 1, "more": {"a": [1]}})
+        assert own is template.with_options({"more": {"a": [1]}, "level": 1})
+        own.render(CHAT[:1])
+    assert renderings == [1, 1, 1, 1]  # the forms that the template is written for are found out once
+    assert own is not template.with_options({"level": True, "more": {"a": [1]}})  # in Python equal to 1
+    for level in range(1000):
+        assert template.with_options({"level": level}).render(CHAT[:1])
+        assert renderings[-1] == level
+    assert len(template._variants) <= chat_template.MAX_VARIANTS
+
+
 GOES_ON = """{{ bos_token }}{% for m in messages %}{% if m.role == 'tool' %}<|reply>response:{{ m.name or 'x' }}{value:\
 <|"|>{{ m.content }}<|"|>}<reply|>{% else %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}
 {{ m.content }}{% for c in m.tool_calls or [] %}<|call>call:{{ c.function.name }}{{ '{' }}\
