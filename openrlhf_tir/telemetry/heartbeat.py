@@ -59,7 +59,8 @@ class Status:
         failed: Reason -> groups that infrastructure or user code ended.
         tokens_per_s: Tokens sampled per second by all engines; None until it is known.
         first_step_s: Seconds until the first update is expected to begin; None if it began or nothing is accepted yet.
-        eta_s: Seconds until the last update, from the wall clock of whole cycles; None before the first update.
+        eta_s: Seconds until the last update, from the wall clock of whole cycles; None if they cannot be told, as
+            before the first update.
         cycle_s: Mean wall clock of an update, from one to the next; None before the second update.
     """
 

@@ -28,6 +28,8 @@ WINDOW = 20
 """Cycles over which the time of an update is averaged: enough to contain an evaluation or a checkpoint now and then."""
 LATEST = 5
 """If the latest cycles take longer than the whole window, as when filters drop more and more, they count alone."""
+LONGEST_ETA_S = 100 * 24 * 3600.0
+"""A longer estimate says nothing: train.max_steps is so large that something else ends the run."""
 
 
 class Cycles:
@@ -64,7 +66,7 @@ class Cycles:
         return max(_mean(known), _mean(known[-LATEST:])) if known else None
 
     def left_s(self, now: float) -> float | None:
-        """Return the seconds until the last update; None before the first one.
+        """Return the seconds until the last update; None before the first one, or if they are over LONGEST_ETA_S.
 
         A running cycle that already takes longer than the mean raises the mean, so that the estimate does not fall to
         zero during a long cycle.
@@ -74,13 +76,16 @@ class Cycles:
             return None
         step, since = self._last_update
         steps_left = self.total_steps - step
-        running_s = now - since
         if steps_left <= 0:
             return 0.0
-        if running_s <= mean:
-            return mean * steps_left - running_s
-        cycles = len(self._later_cycles) or 1
-        return (mean * cycles + running_s) / (cycles + 1) * (steps_left - 1)
+        running_s = now - since
+        if running_s > mean:
+            cycles = len(self._later_cycles) or 1
+            mean = (mean * cycles + running_s) / (cycles + 1)
+            running_s = mean
+        if mean and steps_left > LONGEST_ETA_S / mean:  # not by their product: an integer may exceed every float
+            return None
+        return mean * steps_left - running_s
 
 
 def _mean(cycles: Sequence[tuple[int, float]]) -> float:
@@ -213,7 +218,7 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left; None before the first step."""
+        """Seconds left; None if they cannot be told."""
         return self.cycles.left_s(self._clock())
 
     def _print(self, text: str) -> None:

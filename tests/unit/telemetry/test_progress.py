@@ -148,6 +148,21 @@ def test_a_batch_of_several_updates_is_one_cycle_of_as_many():
     assert progress.cycles.seconds == 10.0 and progress.eta_s == 40.0
 
 
+@pytest.mark.parametrize("updates", [1_000_000, 10**400])
+def test_no_eta_is_shown_for_a_run_that_something_else_will_end(updates):
+    """At 10 s an update, a million of them are 116 days, and 10**400 more than a float holds."""
+    clock = Clock()
+    console = plain()
+    progress = Progress(updates, console, clock=clock)
+    for step in (1, 2):
+        clock.now += 10.0
+        progress.update(step, {})
+    assert progress.eta_s is None
+    clock.now += 100.0
+    assert progress.eta_s is None
+    assert "eta" not in console.file.getvalue()
+
+
 def test_a_resumed_run_counts_only_its_own_steps_for_the_eta():
     clock = Clock()
     progress = Progress(100, plain(), start_step=40, clock=clock)
