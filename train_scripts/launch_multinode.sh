@@ -29,6 +29,10 @@ if ((${#hosts[@]} == 0)) && [[ -n ${SLURM_JOB_NODELIST:-} ]]; then
 fi
 if ((${#hosts[@]} == 0)) && [[ " $* " == *" --help "* ]]; then exec "$venv/bin/python" -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "$@"; fi
 ((${#hosts[@]})) || { echo "No hosts: give --hosts head,worker1,... or run inside a SLURM allocation." >&2; exit 2; }
+if [[ ! $port =~ ^[1-9][0-9]{0,4}$ ]] || ((port > 65535)); then
+    echo "launch_multinode.sh: RAY_PORT=$port is no port. Use 1024 to 65535." >&2
+    exit 2
+fi
 head=${hosts[0]}
 [[ -x $venv/bin/ray ]] || { echo "There is no $venv/bin/ray. Run train_scripts/setup_env.sh on every node first." >&2; exit 2; }
 

@@ -64,7 +64,7 @@ def test_no_array_that_may_be_empty_is_expanded_bare(script):
 
 
 def launched(
-    venv: Path, port: int, *flags: str, hosts: tuple[str, ...] = ("--hosts", "localhost"), **environment: str
+    venv: Path, port: int | str, *flags: str, hosts: tuple[str, ...] = ("--hosts", "localhost"), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "TIR_VENV": str(venv), "RAY_PORT": str(port), "PYTHONPATH": str(REPO), **environment}
     return subprocess.run(
@@ -75,6 +75,14 @@ def launched(
         timeout=600,
         check=False,
     )
+
+
+@pytest.mark.parametrize("port", ["06379", "0", "65536", "auto"])
+def test_what_is_no_port_is_refused_before_anything_starts(venv, port):
+    """06379 would be octal to some that read it, and with 0 Ray takes a port that the workers are not told."""
+    done = launched(venv, port)
+    assert done.returncode == 2 and f"RAY_PORT={port} " in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (venv / "started").exists()
 
 
 @pytest.mark.slow

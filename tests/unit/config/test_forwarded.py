@@ -13,6 +13,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.forwarded import forwarded
+from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -117,7 +118,7 @@ def launched(tmp_path):
             "TIR_VENV": str(tmp_path / ".venv"),
             "SAID": str(said),
             "NCCL_P2P_LEVEL": "NVL",
-            "RAY_PORT": f"test{os.getpid()}",
+            "RAY_PORT": str(free_port()),
         }
         script = tmp_path / "train_scripts/launch_multinode.sh"
         done = subprocess.run(

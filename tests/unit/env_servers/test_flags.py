@@ -115,7 +115,9 @@ def test_impossible_flags_are_refused_before_rows_are_made(module, arguments, me
     assert not list(tmp_path.iterdir())
 
 
-def test_starting_zero_servers_is_refused():
-    script = ["bash", "train_scripts/start_env_servers.sh", "-n", "0"]
+@pytest.mark.parametrize("option", [("-n", "0"), ("-n", "08"), ("-p", "08"), ("-p", "65536"), ("-p", "0x50")])
+def test_the_start_script_refuses_what_is_no_count_or_port(option):
+    """In an arithmetic of bash 08 is no number, and 010 is eight."""
+    script = ["bash", "train_scripts/start_env_servers.sh", *option]
     ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and "-n 0 " in ended.stderr
+    assert ended.returncode == 2 and f"{' '.join(option)} " in ended.stderr and len(ended.stderr.splitlines()) == 1
