@@ -104,7 +104,7 @@ class SandboxError(Exception):
 
 
 class NoCore(SandboxError):
-    """Raised when code missed its time limit while the machine had no core for it (`isolation.core_wait`)."""
+    """Raised when a time limit was missed while the machine had no core for the code (`isolation.core_wait`)."""
 
 
 class Sandbox(ABC):

@@ -1,14 +1,18 @@
-"""A time limit says nothing of code on a machine that is too busy: measure whether it is, before a patch is blamed."""
+"""A time limit says nothing of code on a machine that is too busy: measure whether it is, before a patch is blamed.
+
+The sandbox itself judges by how long its processes waited for a core (`python_tir/isolation/core_wait.py`), but only
+its own time limit, and only where the kernel counts that. Git has time limits of its own within a call, and nobody
+recorded its waiting. So the share of a core is measured when a limit was reached.
+"""
 
 from __future__ import annotations
 
-from env_servers.python_tir.sandbox import SandboxError, Snippet
+from env_servers.python_tir.isolation import core_wait
+from env_servers.python_tir.sandbox import NoCore, Snippet
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 TIME_LIMIT = "time_limit"
 """`Outcome.ended` and `Execution.killed` at a wall clock."""
-LEAST_SHARE = 0.25
-"""Share of a core below which a process is too slow to be judged by a wall clock."""
 MEASURE_S = 20.0
 """Seconds that the measurement may take."""
 MEASURE = """import time
@@ -23,12 +27,14 @@ async def refuse_if_busy(sandbox: WarmSandbox) -> None:
     """Measure which share of a core a process gets. Call it when no code of the patch runs any more.
 
     Raises:
-        SandboxError: It is less than LEAST_SHARE, or the sandbox failed.
+        NoCore: It is less than core_wait.LEAST_SHARE.
+        SandboxError: The sandbox failed.
     """
     execution = await sandbox.execute(Snippet(MEASURE), sandbox.limits.for_call(MEASURE_S, None, None))
     share = 0.0 if execution.killed else float(execution.stdout)
-    if share < LEAST_SHARE:
-        raise SandboxError(
-            f"a time limit was reached while a process got {share:.2f} of a core, less than {LEAST_SHARE:g}: this"
-            " machine is too busy to judge by the clock. Run fewer evaluations at once, or less beside this server."
+    if share < core_wait.LEAST_SHARE:
+        raise NoCore(
+            f"a time limit was reached while a process got {share:.2f} of a core, less than"
+            f" {core_wait.LEAST_SHARE:g}: this machine is too busy to judge by the clock. Run fewer evaluations at"
+            " once, or less beside this server."
         )

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from env_servers.python_tir.isolation import core_wait
 from env_servers.python_tir.isolation.tree import descendants
-from env_servers.swe import busy, examine
+from env_servers.swe import examine
 from env_servers.swe.env import LIMITS
 from env_servers.swe.start import new_sandbox, shared
 from env_servers.swe.tree import Tree
@@ -70,7 +71,7 @@ async def test_the_gold_patch_is_rewarded_and_a_patch_without_effect_is_not(worl
 @pytest.mark.parametrize("attack", long_except(CHEAP, ATTACKS, lambda attack: attack.name))
 async def test_every_attack_is_contained(world, attack, monkeypatch):
     """What never ends is stopped after four seconds. What is to be rewarded has a minute, on a busy machine too."""
-    monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(core_wait, "LEAST_SHARE", 0.0)
     if attack.reward:
         monkeypatch.setattr(world, "shared", replace(world.shared, command_s=20.0))
         monkeypatch.setattr(examine, "MAX_COPIES", 1)

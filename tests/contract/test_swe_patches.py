@@ -8,8 +8,9 @@ import shutil
 
 import pytest
 
-from env_servers.python_tir.sandbox import SandboxError
-from env_servers.swe import busy, grade
+from env_servers.python_tir.isolation import core_wait
+from env_servers.python_tir.sandbox import NoCore
+from env_servers.swe import grade
 from env_servers.swe.env import LIMITS
 from env_servers.swe.grade import Grader
 from env_servers.swe.programs import bundle
@@ -79,7 +80,7 @@ def test_the_sets_are_large_and_their_names_are_unique():
 @pytest.mark.parametrize("share", long_except({"2.0"}, [0.0, 2.0]))
 async def test_a_time_limit_is_the_patchs_fault_unless_a_process_gets_too_little_of_a_core(grader, monkeypatch, share):
     """No machine gives a process less than nothing of a core, and none gives it two."""
-    monkeypatch.setattr(busy, "LEAST_SHARE", share)
+    monkeypatch.setattr(core_wait, "LEAST_SHARE", share)
     monkeypatch.setattr(grader._examiner, "_test_s", 2.0)
     base = BASES[0]
     endless = patch(base.tree, {"lib.py": "while True:\n    pass\n"})
@@ -87,9 +88,9 @@ async def test_a_time_limit_is_the_patchs_fault_unless_a_process_gets_too_little
     loop = f"while True:\n    pass  # {share}\n".encode()
     never_ends = {path: (mode, loop) for path, (mode, _) in base.tree.items()}
     if share:
-        with pytest.raises(SandboxError):
+        with pytest.raises(NoCore):
             await grader.evaluate(base.tree, endless, base.suite)
-        with pytest.raises(SandboxError):
+        with pytest.raises(NoCore):
             await grader.evaluate_tree(never_ends, base.suite)
     else:
         for report in [
@@ -109,10 +110,10 @@ async def test_a_patch_that_a_busy_machine_cannot_apply_in_time_is_not_judged(gr
     else:
         monkeypatch.setattr(grade, "bundle", lambda name: f"import time\ntime.sleep(600)\n{bundle(name)}")
         monkeypatch.setattr(grade, "APPLY_S", 0.5)
-    monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(core_wait, "LEAST_SHARE", 0.0)
     assert (await grader.evaluate(base.tree, mended, base.suite)).reason == "patch_does_not_apply"
-    monkeypatch.setattr(busy, "LEAST_SHARE", 2.0)
-    with pytest.raises(SandboxError):
+    monkeypatch.setattr(core_wait, "LEAST_SHARE", 2.0)
+    with pytest.raises(NoCore):
         await grader.evaluate(base.tree, mended, base.suite)
 
 

@@ -16,7 +16,8 @@ from ..sandbox import NoCore
 from .tree import descendants
 
 LEAST_SHARE = 0.25
-"""Share of its time limit for which a program must have computed, or else not have waited for a core in the rest."""
+"""Share of its time limit for which a program must have computed, or else not have waited for a core in the rest: with
+less of a core a program is too slow to be judged by a wall clock."""
 LEAST_WAIT_S = 1.5
 """Seconds for which it must have waited at least: of a shorter limit too little is seen."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -14,8 +14,9 @@ from dataclasses import replace
 
 import pytest
 
-from env_servers.python_tir.sandbox import SandboxError
-from env_servers.swe import busy, examine, make_tasks
+from env_servers.python_tir.isolation import core_wait
+from env_servers.python_tir.sandbox import NoCore, SandboxError
+from env_servers.swe import examine, make_tasks
 from env_servers.swe import session as session_module
 from env_servers.swe.backend import Local
 from env_servers.swe.env import LIMITS, Shared, SweEnv
@@ -390,7 +391,7 @@ async def opened(ours: Shared, row: dict) -> AsyncIterator[SweEnv]:
 async def test_rows_of_another_form_are_judged_by_their_tests(ours, mirror, name, monkeypatch):
     if name == "never ends":
         monkeypatch.setattr(ours.backend.grader._examiner, "_test_s", 2.0)
-        monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)
+        monkeypatch.setattr(core_wait, "LEAST_SHARE", 0.0)
     command, reward = INSIDE[name]
     async with opened(ours, mirror[1]) as env:
         await env.step(call("execute_bash", command=command), 60)
@@ -550,7 +551,7 @@ async def test_a_patch_that_git_does_not_make_in_time_on_a_busy_machine_is_no_re
     monkeypatch.setattr(session_module, "_OPEN", session_module._OPEN + slow[clock])
     sandbox = ours.backend.notebooks.sandbox
     for least_share in (0.0, 2.0):
-        monkeypatch.setattr(busy, "LEAST_SHARE", least_share)
+        monkeypatch.setattr(core_wait, "LEAST_SHARE", least_share)
         monkeypatch.setattr(sandbox, "limits", LIMITS)
         env = SweEnv(ours)
         try:
@@ -558,7 +559,7 @@ async def test_a_patch_that_git_does_not_make_in_time_on_a_busy_machine_is_no_re
             await env.step(call("execute_bash", command=MEND), 60)
             monkeypatch.setattr(sandbox, "limits", replace(LIMITS, code_timeout_s=2.0))
             if least_share:
-                with pytest.raises(SandboxError):
+                with pytest.raises(NoCore):
                     await env.step(call("finish"), 60)
             else:
                 last = await env.step(call("finish"), 60)
