@@ -179,7 +179,7 @@ def summary(w: Workload, results: dict[tuple[float, str], list[ModeFigures]], ro
 
 
 def fast_learner(w: Workload, results: dict[tuple[float, str], list[ModeFigures]], clock: str) -> dict:
-    """`pipeline` over `one_step`, by S (docs/benchmarks.md has the arithmetic of what S allows)."""
+    """`pipeline` over `one_step`, by S (staleness_bound.py has the arithmetic of what S allows)."""
     base = median_of(results[FAST_LEARNER, "one_step"]).trained_tokens_per_s
     speedups = {
         name: round(median_of(fs).trained_tokens_per_s / base, 2)
