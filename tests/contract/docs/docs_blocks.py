@@ -45,8 +45,10 @@ def block(page: str, language: str, holds: str) -> str:
 
 
 def glossary() -> list[str]:
-    """The metrics that docs/metrics.md explains; <name> stands for what a run fills in."""
-    return re.findall(r"^\| `([^`]+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    """The metrics that docs/metrics.md explains, one or several in a row's first cell; <name> stands for what a run
+    fills in."""
+    cells = re.findall(r"^\| (`[^|]+`) \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
 def unexplained(logged: set[str]) -> list[str]:
