@@ -15,6 +15,7 @@ FIRST = (
     "vllm.num_engines",
     "vllm.tensor_parallel_size",
     "vllm.max_num_seqs",
+    "vllm.tool_call_parser",
     "data.max_len",
     "rollout.port",
     "env.name",

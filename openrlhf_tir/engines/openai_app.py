@@ -76,6 +76,7 @@ async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config)
     # If the engine is dead, vLLM's error handler asks its own server to exit. Here the actor does that.
     app.state.server = SimpleNamespace(should_exit=False)
     app.state.template_shows = shown_by_tokenizer(llm.get_tokenizer())
+    app.state.parses_calls = bool(cfg.vllm.tool_call_parser)
     return app
 
 

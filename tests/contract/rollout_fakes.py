@@ -15,6 +15,9 @@ from openrlhf_tir.rollout.agent_broker import AgentBroker
 from openrlhf_tir.rollout.request_queue import RequestQueue
 from openrlhf_tir.types import Completion, EngineBounds, Segment, ToolCall, Trajectory
 
+CALLING = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+"""Paths of the OpenAI app whose answers have calls of tools."""
+
 
 def trajectory(index: int) -> Trajectory:
     model = Segment(
@@ -115,5 +118,6 @@ class FakeService:
             Route("/v1/models", vllm_route),
             Route("/health", vllm_route),
             Route("/v1/completions", complete, methods=["POST"]),
+            *(Route(path, complete, methods=["POST"]) for path in CALLING),
         ]
         return FastAPI(routes=routes)

@@ -226,8 +226,8 @@ class Vllm(Section):
     tool_call_parser: str | None = setting(
         None,
         description=(
-            "vLLM's parser that turns the model's text into tool_calls on the OpenAI endpoint, e.g. hermes. Unset:"
-            " none."
+            "vLLM's parser that turns the model's text into tool_calls on the OpenAI endpoint, such as hermes. Unset:"
+            " none, and requests with tools are refused."
         ),
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(

@@ -41,7 +41,7 @@ from ..agent_broker import AgentBroker
 from .groups import GroupService, Temperature, group_routes
 from .openai_errors import OpenAIErrors
 from .openapi import document
-from .session_routes import SystemFolded, session_routes
+from .session_routes import SystemFolded, ToolsRefused, session_routes
 
 MAX_TOKENS = 1 << 24
 """No model has a longer context. The engine's own bound is checked as well."""
@@ -197,8 +197,10 @@ def build_app(
         return {"paused": False}
 
     if vllm_app is not None:
-        bounded = Bounded(vllm_app, slots(limits.max_requests, "requests to the OpenAI app"))
-        template_shows = getattr(getattr(vllm_app, "state", None), "template_shows", Shows())
+        state = getattr(vllm_app, "state", None)
+        answering = vllm_app if getattr(state, "parses_calls", True) else ToolsRefused(vllm_app)
+        bounded = Bounded(answering, slots(limits.max_requests, "requests to the OpenAI app"))
+        template_shows = getattr(state, "template_shows", Shows())
         sessions = slots(limits.max_sessions, "sessions")
         session_routes(app, service.agents, bounded, sessions, template_shows)
         app.mount("/", bounded if template_shows.system else SystemFolded(bounded))

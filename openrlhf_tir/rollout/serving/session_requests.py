@@ -2,7 +2,7 @@
 
     tools[].function.strict          removed: a grammar would change the distribution, but the recorded log-probs are
                                      the policy's own
-    tool_choice "required" or {..}   becomes "auto", for the same reason
+    tool_choice of a tool, or any    becomes "auto", for the same reason
     tools                            served, but noted if the model's chat template does not show them
     system messages                  moved in front of the user's text if the model's chat template has none
     stop                             the stop text stays in the answer: it was sampled, so the next prompt must have it
@@ -27,6 +27,8 @@ STRICT_NOTE = (
     " since the tokens that are trained must be the policy's own"
 )
 REQUIRED_NOTE = "tool_choice was taken as 'auto', since the tokens that are trained must be the policy's own"
+NO_CALLS = ("none", {"type": "none"})
+"""A `tool_choice` that forbids calls, in OpenAI's form and Anthropic's."""
 STOP_NOTE = "stop: the stop text stays in the answer, so that the next request continues what was sampled"
 
 
@@ -38,13 +40,20 @@ def policy_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if isinstance(tools, list) and any(_is_strict(tool) for tool in tools):
         changed["tools"] = [_without_strict(tool) for tool in tools]
         notes.append(STRICT_NOTE)
-    if body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), dict):
-        changed["tool_choice"] = "auto"
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind not in (None, "auto", "none"):
+        changed["tool_choice"] = {"type": "auto"} if kind in ("any", "tool") else "auto"  # Anthropic's form, OpenAI's
         notes.append(REQUIRED_NOTE)
     if body.get("stop"):
         changed["include_stop_str_in_output"] = True
         notes.append(STOP_NOTE)
     return changed, notes
+
+
+def wants_calls(body: dict[str, Any]) -> bool:
+    """Return True if the client of a request waits for calls of tools."""
+    return bool(body.get("tools")) and body.get("tool_choice") not in NO_CALLS
 
 
 def without_system(body: dict[str, Any]) -> dict[str, Any] | None:

@@ -29,12 +29,18 @@ from ...http_guard.slots import Slots
 from ..agent_broker import AgentBroker
 from ..group_runner import WHY_CHARS
 from .groups import Temperature, trajectory_json
-from .session_requests import SYSTEM_NOTE, TOOLS_NOTE, policy_request, without_system
+from .session_requests import SYSTEM_NOTE, TOOLS_NOTE, policy_request, wants_calls, without_system
 
 log = logging.getLogger(__name__)
 MAX_WAIT_S = 60.0
 QUIET_S = 30.0
 """Seconds that a reward waits for requests of its session that are still being answered."""
+CALLING_ROUTES = ("/chat/completions", "/responses", "/messages")
+"""Ends of the paths whose answers have calls of tools."""
+NO_PARSER = (
+    "tools: this server finds no calls in the model's text. Start it with --vllm.tool_call_parser (hermes for Qwen's"
+    " models); or send tool_choice none, which shows the tools to the model and leaves its text to you."
+)
 
 
 class TakeTask(BaseModel):
@@ -245,6 +251,27 @@ def with_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Recei
     headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
     length = (b"content-length", str(len(body)).encode())
     return {**scope, "headers": [*headers, length]}, replayed(body, receive)
+
+
+class ToolsRefused:
+    """The OpenAI app of an engine without a parser of calls: it answers no request whose client waits for calls.
+
+    vLLM itself refuses some of these, and answers others (/responses, a tool_choice of null) by plain text.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].endswith(CALLING_ROUTES):
+            body = await Request(scope, receive).body()
+            receive = replayed(body, receive)
+            with suppress(ValueError):
+                requested = json.loads(body)
+                if isinstance(requested, dict) and wants_calls(requested):
+                    refusal = JSONResponse({"error": "tool_call_parser", "detail": NO_PARSER}, 400)
+                    return await refusal(scope, receive, send)
+        await self.app(scope, receive, send)
 
 
 class SystemFolded:

@@ -16,6 +16,7 @@ from openrlhf_tir.rollout.serving import session_routes
 from openrlhf_tir.rollout.serving.app import build_app
 from openrlhf_tir.rollout.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE, TOOLS_NOTE
 from openrlhf_tir.types import Task
+from tests.contract.rollout_fakes import CALLING
 
 from .conftest import TOKEN
 
@@ -145,6 +146,24 @@ async def test_what_a_framework_asks_for_by_default_is_served_and_what_was_chang
     assert end["notes"] == [STRICT_NOTE, REQUIRED_NOTE, STOP_NOTE]
 
 
+@pytest.mark.parametrize(
+    ("choice", "served"),
+    [
+        ({"type": "function", "function": {"name": "f"}}, "auto"),
+        ({"type": "tool", "name": "f"}, {"type": "auto"}),
+        ({"type": "any"}, {"type": "auto"}),
+        ({"type": "none"}, {"type": "none"}),
+        ("none", "none"),
+        (None, None),
+    ],
+)
+async def test_a_choice_of_tool_is_free_in_the_form_of_its_api(client, service, choice, served):
+    session = (await client.post("/sessions", json={})).json()
+    asked = {"prompt": [0], "sampled": [1], **ONE_TOOL, "tool_choice": choice}
+    await client.post(f"{session['base_url']}/messages", json=asked)
+    assert service.bodies[-1]["tool_choice"] == served
+
+
 @pytest.mark.parametrize("shown", [True, False])
 async def test_tools_that_the_models_chat_template_does_not_show_are_noted_once(service, shown):
     vllm_app = service.vllm_app()
@@ -158,6 +177,31 @@ async def test_tools_that_the_models_chat_template_does_not_show_are_noted_once(
         end = (await client.post(f"/sessions/{session['session_id']}/reward", json={})).json()
     assert end["notes"] == ([] if shown else [TOOLS_NOTE])
     assert service.bodies[-1]["tools"] == asked["tools"]
+
+
+ONE_TOOL = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+
+
+@pytest.mark.parametrize("path", CALLING)
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": None}, {"tool_choice": "auto"}, {"tool_choice": "required"}])
+async def test_who_waits_for_calls_of_an_engine_without_a_parser_is_told(service, path, choice):
+    """vLLM 0.29 answers tools by plain text on /v1/responses, and where tool_choice is null."""
+    vllm_app = service.vllm_app()
+    vllm_app.state.parses_calls = False
+    transport = httpx.ASGITransport(build_app(service, token=None, vllm_app=vllm_app))
+    asked = {"prompt": [0], "sampled": [1], **ONE_TOOL, **choice}
+    async with httpx.AsyncClient(transport=transport, base_url="http://actor") as client:
+        session = (await client.post("/sessions", json={})).json()
+        for url in (path, session["base_url"] + path.removeprefix("/v1")):
+            refused = await client.post(url, json=asked)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "tool_call_parser")
+            assert not service.bodies
+            for none in ("none", {"type": "none"}):
+                assert (await client.post(url, json={**asked, "tool_choice": none})).status_code == 200
+            assert service.bodies.pop()["tools"] == asked["tools"]
+            service.bodies.clear()
+            assert (await client.post(url, json={"prompt": [0], "sampled": [1]})).status_code == 200
+            service.bodies.clear()
 
 
 async def test_a_request_outside_a_session_is_left_as_it_is(client, service):
