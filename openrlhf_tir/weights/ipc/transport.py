@@ -65,16 +65,19 @@ class IpcTransport(Transport):
         """The version that was written to a file; None: the last push was not."""
         self._pushes_by_ipc = 0
         """Engines that got weights through shared memory since `begin`."""
+        self._repeated_by_file = 0
+        """Engines that got weights by file since `begin`, after shared memory had failed for the same version."""
         transport = uuid.uuid4().hex[:8]  # an engine may still hold a part of a push of the learner before
         self._names = (f"push {number} of {transport}" for number in count(1))
 
     @property
     def parts(self) -> Mapping[str, float]:
-        return {"push_ipc": float(self._pushes_by_ipc)}
+        return {"push_ipc": float(self._pushes_by_ipc), "push_ipc_failed": float(self._repeated_by_file)}
 
     def begin(self) -> None:
         super().begin()
         self._pushes_by_ipc = 0
+        self._repeated_by_file = 0
 
     async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
         await super().take(version, differs_from, full=full)
@@ -92,13 +95,15 @@ class IpcTransport(Transport):
                 raised as they are.
         """
         outcomes: Outcomes = {}
-        candidates = [engine for engine in engines if engine not in self._engines_reached | self._engines_by_file]
-        if candidates and not self.disabled_reason:
+        candidates: list[RemoteEngine] = []
+        if not self.disabled_reason:
+            candidates = [engine for engine in engines if engine not in self._engines_reached | self._engines_by_file]
             outcomes |= await self._try(candidates)
-        if candidates and not self.disabled_reason:
+        if not self.disabled_reason:
             outcomes |= await self._expose(self._mapping(candidates, outcomes), canary)
         by_file = [engine for engine in engines if engine not in outcomes]
         if by_file:
+            self._repeated_by_file += sum(engine in self._engines_reached.union(candidates) for engine in by_file)
             outcomes |= zip(by_file, await self._send_file(by_file, canary), strict=True)
         return [outcomes[engine] for engine in engines]
 

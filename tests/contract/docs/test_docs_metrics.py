@@ -73,7 +73,7 @@ def logged(monkeypatch) -> set[str]:
     observer.group_finished("requeued", None, "surplus")
     observer.selection.trained([meta])
     parts = ("map", "pause", "freeze", "begin", "load", "read_back", "resume", "canary", "score")
-    of_parts = {"push_ipc": 1.0} | {f"push_{part}_s": 0.1 for part in parts}
+    of_parts = {"push_ipc": 1.0, "push_ipc_failed": 0.0} | {f"push_{part}_s": 0.1 for part in parts}
     observer.push_finished(PublishReport(version=0, seconds=0.1, digest="", canary_max_diff=0.0, parts=of_parts))
 
     async def phases() -> None:

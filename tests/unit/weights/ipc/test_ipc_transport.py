@@ -169,7 +169,7 @@ async def test_an_engine_that_cannot_map_gets_files_from_then_on_and_the_log_say
     run = Run(tmp_path, "", fate)
     with caplog.at_level(logging.WARNING):
         reports = [await run.push(), await run.push()]
-    assert [(r.refused, r.parts["push_ipc"]) for r in reports] == [(0, 1.0), (0, 1.0)]
+    assert [(r.refused, r.parts["push_ipc"], r.parts["push_ipc_failed"]) for r in reports] == [(0, 1, 1), (0, 1, 0)]
     assert run.learner.log == ["expose 0", "map push", "load 1", "write", "file"]
     assert [e.version for e in run.engines] == [2, 2] and [e.verdicts for e in run.engines] == [[1, 2]] * 2
     assert sum("another device" in record.getMessage() for record in caplog.records) == 1
@@ -181,7 +181,8 @@ async def test_a_learner_that_cannot_share_its_memory_writes_files_and_says_so_o
     with caplog.at_level(logging.WARNING):
         reports = [await run.push(), await run.push()]
     assert run.learner.log == ["write", "file"] and run.transport.disabled_reason
-    assert [r.digest for r in reports] == ["file 1", "file 2"] and reports[1].parts["push_ipc"] == 0.0
+    assert [r.digest for r in reports] == ["file 1", "file 2"]
+    assert [(r.parts["push_ipc"], r.parts["push_ipc_failed"]) for r in reports] == [(0, 1), (0, 0)]
     assert sum("expandable segments" in record.getMessage() for record in caplog.records) == 1
 
 
@@ -200,6 +201,7 @@ async def test_memory_that_runs_out_before_or_in_the_middle_of_a_push_is_followe
         report = await run.push()
         assert run.learner.log.count("file") == 1 and sum(x.startswith("load") for x in run.learner.log) == loads
         assert (report.refused, report.digest, run.transport.disabled_reason is None) == (0, "file 1", False)
+        assert (report.parts["push_ipc"], report.parts["push_ipc_failed"]) == (0, 1)
 
 
 @pytest.mark.parametrize("fate", ["dies in map", "dies in load"])
@@ -228,8 +230,8 @@ async def test_a_push_whose_proof_failed_is_repeated_by_file(tmp_path):
     run = Run(tmp_path, "disagrees")
     report = await run.push()
     assert run.learner.log[-2:] == ["write", "file"] and (report.refused, report.pushes_repeated) == (0, 1)
-    assert run.engines[0].verdicts == [1]
-    await run.push()
+    assert run.engines[0].verdicts == [1] and report.parts["push_ipc_failed"] == 1
+    report = await run.push()
     assert run.learner.log.count("load 1") == 1, "the next version is exposed again"
 
 
