@@ -172,6 +172,8 @@ def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_pat
         (tmp_path / "first.toml").write_text(block("tutorial.md", "toml", "digits.py:share"))
     if b.page == "tutorial.md" and "digits.py:share" in b.text:
         (tmp_path / "digits.py").write_text(block("tutorial.md", "python", "def share"))
+    if b.page == "protocols.md":
+        (tmp_path / "guess.toml").write_text(block("protocols.md", "toml", "digits.py:Digits"))
     (tmp_path / "r.toml").write_text(b.text)
     cfg = load(str(tmp_path / "r.toml"))
     get_estimator(cfg.algo.advantage.estimator)
