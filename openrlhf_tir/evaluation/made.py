@@ -71,7 +71,7 @@ def _check_repositories(suite_file: SuiteFile, environment: Environment) -> None
     if not environment.urls and not environment.env.file and not {*_options(environment)} & {*RUNTIMES, "mirror"}:
         raise ConfigError(
             f"{suite_file.suite.name} needs its repositories, and no option says where they are. Give"
-            f" {environment.section}.server_options mirror=DIR, or containers (docs/environments.md)."
+            f" {environment.section}.server_options mirror=DIR, or containers (docs/swe.md)."
         )
 
 

@@ -77,7 +77,7 @@ def check_row(problem: Problem, e: Environment) -> None:
     ):
         raise DataError(
             f"{problem.where}: repo = {problem.meta['repo']!r} is not one of the server's own, and no option says where"
-            f" it is. Give {e.section}.server_options mirror=DIR, or containers (docs/environments.md)."
+            f" it is. Give {e.section}.server_options mirror=DIR, or containers (docs/swe.md)."
         )
 
 
