@@ -6,6 +6,7 @@ import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from .catalog import Setting, all_settings
+from .removed_settings import REMOVED
 from .schema import Config
 from .toml_file import literal
 
@@ -20,13 +21,28 @@ reported at the start, or refused ([checkpoints.md](checkpoints.md)).
 This page is written by `openrlhf-tir show-config --reference > docs/settings.md`.
 """
 
+REMOVED_HEAD = """
+## Removed
+
+Settings of earlier versions. Each is refused with what to do instead.
+
+| setting | instead |
+|---|---|
+"""
+
 
 def markdown() -> str:
-    """Return the whole page: a table for each section, in the order of the schema."""
+    """Return the whole page: a table for each section, in the order of the schema, and what was removed."""
     sections: dict[str, list[Setting]] = {}
     for setting in all_settings():
         sections.setdefault(setting.section, []).append(setting)
-    return HEAD + "".join(f"\n## {name}\n\n{_intro(name, rows)}{_table(rows)}" for name, rows in sections.items())
+    tables = "".join(f"\n## {name}\n\n{_intro(name, rows)}{_table(rows)}" for name, rows in sections.items())
+    return HEAD + tables + _removed()
+
+
+def _removed() -> str:
+    rows = "".join(f"| `{name}` | {_cell(remedy)} |\n" for name, remedy in sorted(REMOVED.items()))
+    return REMOVED_HEAD + rows
 
 
 def _intro(name: str, rows: list[Setting]) -> str:
@@ -44,8 +60,12 @@ def _table(rows: list[Setting]) -> str:
             _meaning(setting),
             ": ".join(filter(None, (setting.resume.policy, setting.resume.reason))),
         )
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _meaning(setting: Setting) -> str:
