@@ -113,8 +113,12 @@ def keeps_copy(cfg: Config) -> bool:
 
     vLLM's workers read it, and workers that Ray starts may be on other nodes.
     """
-    backend = executor_backend(cfg.vllm.world_size, gpu=runs_on_gpus(), visible=visible_gpus())
-    return cfg.vllm.pushes_changes and backend != "ray"
+    return cfg.vllm.pushes_changes and not workers_by_ray(cfg)
+
+
+def workers_by_ray(cfg: Config) -> bool:
+    """Return True if Ray starts vLLM's workers, maybe on other nodes."""
+    return executor_backend(cfg.vllm.world_size, gpu=runs_on_gpus(), visible=visible_gpus()) == "ray"
 
 
 def packs_logprobs(cfg: Config) -> bool:

@@ -60,7 +60,8 @@ from .in_flight import InFlight, Live, no_number
 from .packed_logprobs import MARK, LogprobInbox
 from .progress import Progress
 from .proof import ProofGate
-from .start import LatestStats, engine_args, keeps_copy, packs_logprobs, prepare_environment
+from .socket_directory import remove_socket_directory, socket_directory
+from .start import LatestStats, engine_args, keeps_copy, packs_logprobs, prepare_environment, workers_by_ray
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -161,11 +162,15 @@ class VllmEngine:
 
         latest = LatestStats()
         try:
-            with forked_core() if may_fork(gpu=gpu) else contextlib.nullcontext():
+            with (
+                contextlib.nullcontext() if workers_by_ray(cfg) else socket_directory(),
+                forked_core() if may_fork(gpu=gpu) else contextlib.nullcontext(),
+            ):
                 llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
+                # As vLLM's process does: otherwise every request of every step reads the environment.
+                enable_envs_cache()
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
-        enable_envs_cache()  # as vLLM's process does: otherwise every request of every step reads the environment
         engine = cls(llm, model, latest, 0, cfg)
         if packs_logprobs(cfg):
             engine.inbox = LogprobInbox.attach(llm)
@@ -700,6 +705,7 @@ class VllmEngine:
         await self._abort()
         self._llm.shutdown()
         self._node.remove()
+        remove_socket_directory()
 
     async def alive(self) -> None:
         """See RolloutEngine. It is vLLM's engine process that has to answer, and not only this one.

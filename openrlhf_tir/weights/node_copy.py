@@ -158,8 +158,7 @@ class NodeCopy:
         """Remove the room. Another engine of the node that still gets pushes will need a full one."""
         self._mapped = None
         if self._room is not None:
-            shutil.rmtree(self._room.here, ignore_errors=True)
-            self._room.leave()
+            self._room.remove()
 
     def _map_writable(self, copy: Path) -> np.ndarray:
         """Map the copy to memory for writing, [bytes] uint8.

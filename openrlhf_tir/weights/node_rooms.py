@@ -1,7 +1,7 @@
-"""Directories in a node's own memory in which its engines keep pushed weights, and their removal after a crash.
+"""Directories of a node in which its engines keep pushed weights or sockets, and their removal after a crash.
 
-There is one directory, a *room*, for each directory that the learner pushes to. Every process that uses a room holds a
-shared flock on the file HELD in it. The kernel releases the lock however the process ends.
+For weights there is one directory, a *room*, for each directory that the learner pushes to. Every process that uses a
+room holds a shared flock on the file HELD in it. The kernel releases the lock however the process ends.
 
     Room(directory).hold()   mkdir, flock(LOCK_SH)
     sweep(root)              removes the rooms that nobody holds, because all of their processes were killed
@@ -67,6 +67,12 @@ class Room:
             return os.path.samestat(os.fstat(self._fd), (self.here / HELD).stat())
         except OSError:
             return False
+
+    def remove(self) -> None:
+        """Remove the directory and release the lock. Idempotent."""
+        if self._fd is not None:
+            shutil.rmtree(self.here, ignore_errors=True)
+            self.leave()
 
     def leave(self) -> None:
         """Release the lock. Idempotent."""

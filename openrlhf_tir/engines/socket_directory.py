@@ -1,0 +1,57 @@
+"""A directory of this process's own for the sockets of vLLM's processes, so that they can be removed.
+
+vLLM 0.29 binds two sockets or more for each engine, as files with random names in the temporary directory, and nothing
+unlinks them, even if the engine ends in good order. A process that was killed leaves its directory, which the next
+engine of this user on the node removes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
+
+from ..weights.node_rooms import PREFIX, Room, sweep
+
+VARIABLE = "VLLM_RPC_BASE_PATH"
+"""Where vLLM binds its sockets."""
+LONGEST = 107 - len(f"/{uuid4()}")
+"""Characters of the longest directory: the path of a Unix socket has at most 107."""
+PATIENCE_S = 10.0
+"""Seconds to wait while another engine's start takes the directory, not yet locked, for one that was left."""
+
+
+@contextmanager
+def socket_directory() -> Iterator[None]:
+    """Let vLLM bind its sockets in this process's directory within the block, in which the engine is started.
+
+    Where VLLM_RPC_BASE_PATH is set already, or the temporary directory has too long a path, it is left to vLLM.
+    """
+    room = _room()
+    if room is None:
+        yield
+        return
+    sweep(room.here.parent)
+    room.hold(PATIENCE_S)
+    os.environ[VARIABLE] = str(room.here)
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]  # a process that this one starts later may outlive the directory
+
+
+def remove_socket_directory() -> None:
+    """Remove the directory, if there is one. Sockets that are connected stay connected."""
+    if room := _room():
+        room.remove()
+
+
+@cache
+def _room() -> Room | None:
+    """Return this process's room. It is the same for all of its engines: vLLM keeps the first path that it has read."""
+    here = Path(tempfile.gettempdir()) / f"{PREFIX}{os.geteuid()}_{uuid4().hex[:8]}"
+    return None if VARIABLE in os.environ or len(os.fsencode(here)) > LONGEST else Room(here)
