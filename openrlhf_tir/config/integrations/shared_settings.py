@@ -60,6 +60,6 @@ def say_wandb_key(draft: Draft, option: str) -> None:
     draft.differs(f'{option}: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs without.')
 
 
-def say_warm_up(draft: Draft, option: str, steps: Any) -> None:
-    """Say that a number of steps is no share of a run whose length is not known."""
-    draft.differs(f"{option}={steps}: a share of train.max_steps here. Set actor.lr_warmup_ratio, and train.max_steps.")
+def say_warm_up(draft: Draft, option: str, steps: Any, setting: str) -> None:
+    """Say that a number of steps is no share, which `setting` takes, of a run whose length is not known."""
+    draft.differs(f"{option}={steps}: a share of the updates here, and their number is not known. Set {setting}.")

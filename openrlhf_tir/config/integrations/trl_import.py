@@ -20,19 +20,14 @@ from .python_script.copied_code import code_of
 from .python_script.dataset import dataset_of
 from .python_script.values import UNKNOWN, SourceReader
 from .recipe_draft import Draft
-from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, say_warm_up, set_no_tool, set_tools
+from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, set_no_tool, set_tools
 from .trl_left_out import account_for_unread, needs_nothing
+from .trl_optimizer import DEFAULTS as OPTIMIZER_DEFAULTS
+from .trl_optimizer import set_optimizer
 from .trl_script import TrlScript
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = OPTIMIZER_DEFAULTS | {
     "learning_rate": 1e-6,
-    "lr_scheduler_type": "linear",
-    "warmup_ratio": 0.0,
-    "warmup_steps": 0,
-    "weight_decay": 0.0,
-    "max_grad_norm": 1.0,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.999,
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
     "num_train_epochs": 3,
@@ -50,8 +45,6 @@ DEFAULTS: dict[str, Any] = {
     "loss_type": "dapo",
     "scale_rewards": "group",
     "importance_sampling_level": "token",
-    "gradient_checkpointing": True,
-    "seed": 42,
     "save_steps": 500,
     "eval_steps": None,
     "output_dir": "grpo",
@@ -443,14 +436,6 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
     draft.set("rollout.top_k", max(0, int(trl("top_k") or 0)))
     if trl("min_p"):
         draft.set("rollout.min_p", float(trl("min_p")))
-    draft.set("actor.learning_rate", float(trl("learning_rate")))
-    schedule = str(trl("lr_scheduler_type"))
-    known = next((s for s in ("constant", "linear", "cosine", "inverse_sqrt") if schedule.startswith(s)), None)
-    if known is None:
-        draft.differs(f"lr_scheduler_type={schedule}: constant here.")
-    draft.set("actor.lr_scheduler", known or "constant")
-    if known in ("linear", "cosine"):
-        draft.set("actor.min_lr_ratio", 0.0)
     steps = int(trl("max_steps"))
     per = updates * int(trl("num_iterations"))
     if steps > 0:
@@ -467,12 +452,7 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
             " rollout.batch_size."
         )
     draft.set("train.num_episodes", max(1, math.ceil(float(trl("num_train_epochs")))))
-    _warm_up(draft, trl, int(draft.settings["train.max_steps"]) if steps > 0 or rows else None)
-    draft.set("actor.l2", float(trl("weight_decay")))
-    draft.set("actor.adam_betas", [float(trl("adam_beta1")), float(trl("adam_beta2"))])
-    draft.set("actor.max_norm", float(trl("max_grad_norm")))
-    draft.set("actor.gradient_checkpointing_enable", bool(trl("gradient_checkpointing")))
-    draft.set("train.seed", int(trl("seed")))
+    set_optimizer(draft, trl, "actor", int(draft.settings["train.max_steps"]) if steps > 0 or rows else None)
     if trl("shuffle_dataset") is False:
         draft.set("data.shuffle", False)
     set_saves(draft, trl, max(1, rows // int(draft.settings["rollout.batch_size"])) * per if rows else None)
@@ -497,25 +477,6 @@ def set_saves(draft: Draft, trl: TrlArguments, updates_of_epoch: int | None) -> 
             "save_strategy='best': every save_steps here, the best by evaluation included (ckpt.best_metric)."
         )
     draft.set("ckpt.save_steps", int(steps) if isinstance(steps, int) and steps > 0 else -1)
-
-
-def _warm_up(draft: Draft, trl: TrlArguments, updates: int | None) -> None:
-    """Set the share of the updates in which the learning rate rises.
-
-    Args:
-        draft: The recipe.
-        trl: The arguments.
-        updates: The number of updates; None where it is not known.
-    """
-    ratio, steps = float(trl("warmup_ratio") or 0), float(trl("warmup_steps") or 0)
-    if 0 < steps < 1:  # transformers 5 takes a share under this name
-        ratio = steps
-    elif steps and updates:
-        ratio = min(0.99, steps / updates)
-    elif steps:
-        say_warm_up(draft, "warmup_steps", f"{steps:g}")
-    if ratio:
-        draft.set("actor.lr_warmup_ratio", ratio)
 
 
 def set_outputs(draft: Draft, trl: TrlArguments) -> None:

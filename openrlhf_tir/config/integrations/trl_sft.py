@@ -6,26 +6,21 @@ from typing import Any
 
 from .trl_import import TrlArguments, TrlRecipe, set_model, set_outputs, set_rows, set_run_dir, set_saves
 from .trl_left_out import account_for_unread
+from .trl_optimizer import DEFAULTS as OPTIMIZER_DEFAULTS
+from .trl_optimizer import set_optimizer
 from .trl_script import TrlScript
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = OPTIMIZER_DEFAULTS | {
     "learning_rate": 2e-5,
-    "lr_scheduler_type": "linear",
-    "warmup_ratio": 0.0,
-    "weight_decay": 0.0,
-    "max_grad_norm": 1.0,
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
     "num_train_epochs": 3,
     "max_steps": -1,
     "max_length": 1024,
     "packing": False,
-    "gradient_checkpointing": True,
-    "seed": 42,
     "save_steps": 500,
 }
 """What SFTConfig says of the arguments that are read here."""
-SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
 
 
 def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> TrlRecipe:
@@ -56,19 +51,10 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> T
     draft.set("sft.max_epochs", max(1, round(epochs)))
     if epochs != round(epochs):
         draft.differs(f"num_train_epochs={epochs:g}: whole passes, {max(1, round(epochs))}.")
-    if int(trl("max_steps")) > 0:
-        draft.set("sft.max_steps", int(trl("max_steps")))
-    draft.set("sft.learning_rate", float(trl("learning_rate")))
-    schedule = str(trl("lr_scheduler_type"))
-    if schedule not in SCHEDULES:
-        draft.differs(f"lr_scheduler_type={schedule}: {'cosine' if 'cosine' in schedule else 'constant'} here.")
-    draft.set("sft.lr_scheduler", SCHEDULES.get(schedule, "cosine" if "cosine" in schedule else "constant"))
-    draft.set("sft.min_lr_ratio", 0.0, "linear and cosine end at 0")
-    draft.set("sft.lr_warmup_ratio", min(0.99, float(trl("warmup_ratio") or 0)))
-    draft.set("actor.l2", float(trl("weight_decay")))
-    draft.set("actor.max_norm", float(trl("max_grad_norm")))
-    draft.set("actor.gradient_checkpointing_enable", bool(trl("gradient_checkpointing")))
-    draft.set("train.seed", int(trl("seed")))
+    max_steps = int(trl("max_steps"))
+    if max_steps > 0:
+        draft.set("sft.max_steps", max_steps)
+    set_optimizer(draft, trl, "sft", max_steps if max_steps > 0 else None)
     if trl("packing"):
         draft.set("ds.packing_samples", True, "forward passes without padding: no row reads another")
     set_saves(draft, trl, None)

@@ -461,7 +461,7 @@ def _set_warm_up(verl: VerlSettings, draft: Draft, theirs: str, ours: str, batch
         # verl's schedule moves on once a batch, however many updates that makes.
         draft.set(f"{ours}.lr_warmup_ratio", min(0.99, steps / batches), f"{steps} of {batches} batches")
     elif steps:
-        say_warm_up(draft, f"{theirs}.optim.lr_warmup_steps", steps)
+        say_warm_up(draft, f"{theirs}.optim.lr_warmup_steps", steps, f"{ours}.lr_warmup_ratio")
     elif share:
         draft.set(f"{ours}.lr_warmup_ratio", float(share))
 

@@ -226,6 +226,42 @@ SFTTrainer("m", args=args, train_dataset=load_dataset("json", data_files="r.json
     assert "data.max_samples" in told and "sft.max_samples" not in told
 
 
+OF_SFT = """
+from datasets import load_dataset
+from trl import SFTConfig, SFTTrainer
+SFTTrainer("m", args=SFTConfig({given}), train_dataset=load_dataset("json", data_files="r.jsonl")["train"]).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "told_of"),
+    [
+        ("", {"actor.adam_betas": (0.9, 0.999), "actor.adam_eps": 1e-8, "sft.lr_warmup_ratio": 0.0}, ()),
+        ("adam_beta1=0.8, adam_beta2=0.99", {"actor.adam_betas": (0.8, 0.99)}, ()),
+        ("adam_epsilon=1e-6", {"actor.adam_eps": 1e-6}, ()),
+        ("max_steps=40, warmup_steps=10", {"sft.lr_warmup_ratio": 0.25}, ()),
+        ("warmup_steps=10", {"sft.lr_warmup_ratio": 0.0}, ("warmup_steps=10",)),
+        ("lr_scheduler_type='inverse_sqrt'", {"sft.lr_scheduler": "inverse_sqrt"}, ()),
+        ("lr_scheduler_type='polynomial'", {"sft.lr_scheduler": "constant"}, ("lr_scheduler_type=polynomial",)),
+    ],
+)
+def test_fine_tuning_has_the_optimiser_that_trl_has(imported, given, settings, told_of):
+    """TRL's second beta is 0.999, and the default here is 0.95."""
+    _, path, told = imported(OF_SFT.format(given=given))
+    cfg = attempt(str(path), {}, Problems(), violations_of_fine_tuning, ranks_of=RANKS_OF)
+    for name, value in settings.items():
+        section, _, field = name.partition(".")
+        assert getattr(getattr(cfg, section), field) == value, name
+    names = ("adam", "warmup_steps", "lr_scheduler_type")
+    assert [name for name in names if f"differs: {name}" in told] == [word.partition("=")[0] for word in told_of]
+
+
+@pytest.mark.parametrize("given", ["cosine_with_restarts", "cosine_with_min_lr"])
+def test_a_schedule_that_is_only_nearly_one_of_ours_is_said(imported, given):
+    _, path, told = imported(SCRIPT.replace('"cosine"', f'"{given}"'))
+    assert load(str(path), {}).actor.lr_scheduler == "cosine" and f"lr_scheduler_type={given}" in told
+
+
 def test_learner_and_engines_take_turns_on_as_many_devices_as_the_script_had(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     assert main(["import-trl", "--gpus", "4", "--out", str(tmp_path / "r.toml"), str(tmp_path / "train.py")]) == 0
