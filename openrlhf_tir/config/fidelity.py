@@ -126,7 +126,7 @@ speed or memory alone are left out, and so are those of logging, saving and test
 The page is generated: `openrlhf-tir show-config --fidelity > docs/fidelity.md`. How to run the recipes is on \
 [another page](recipes.md).
 
-Four things differ in every recipe:
+Four things differ in every recipe for RL:
 
 - samplers and learner have GPUs of their own, where most scripts alternate on the same ones;
 - tokens are never re-tokenised, and no end of text is invented;
