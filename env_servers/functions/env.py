@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from env_servers.actions import BadAction, cut_to_reply, read_json
+from env_servers.actions import CALLS, BadAction, cut_to_reply, read_message_or_calls
 from env_servers.env import Env, Step
 
 from .grade import Grade, Tally, grade, run, state_texts
@@ -22,10 +22,8 @@ from .task import FunctionTask
 from .tools import World
 from .users import User, user_of
 
-ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...], or {"message": text} to the user'
+ACTION = f'{CALLS}, or {{"message": text}} to the user'
 """What an action is, for /schema and for messages to the model."""
-MAX_CALLS = 64
-"""Largest number of calls in one action."""
 
 
 class FunctionsEnv(Env):
@@ -70,16 +68,12 @@ class FunctionsEnv(Env):
         if self._ended:
             return Step("The dialogue is over.", done=True, outcome="model_error", signals=self._signals(None))
         try:
-            request = read_json(action)
+            request = read_message_or_calls(action, ACTION)
         except BadAction as e:
-            return self._bad(f"{e} Send {ACTION}.")
-        if isinstance(request, dict) and isinstance(request.get("message"), str):
-            return await self._message(request["message"])
-        calls = request if isinstance(request, list) else [request]
-        well_formed = all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls)
-        if not well_formed or not 0 < len(calls) <= MAX_CALLS:
-            return self._bad(f"This is no list of 1 to {MAX_CALLS} calls. Send {ACTION}.")
-        results = [run(self._world, call["name"], call.get("arguments", {})) for call in calls]
+            return self._bad(str(e))
+        if isinstance(request, str):
+            return await self._message(request)
+        results = [run(self._world, name, arguments) for name, arguments in request]
         self._calls.add(results)
         self._turn_calls.add(results)
         lines = [

@@ -17,8 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from env_servers.actions import BadAction, cut_to_reply
-from env_servers.adapters.calls import ACTION, read_calls
+from env_servers.actions import CALLS, BadAction, cut_to_reply, read_calls
 from env_servers.defects import described, is_outage
 from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
@@ -102,7 +101,7 @@ class VerlTool(Tool):
 class ToolEnv(Env):
     """A session with the tools in `callables`. The environment never ends an episode: the model stops calling."""
 
-    action = ACTION
+    action = CALLS
     callables: Sequence[Tool] = ()
     tools: Sequence[dict[str, Any]] = ()
     """Schemas of `callables`, in OpenAI's form."""

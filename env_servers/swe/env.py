@@ -232,9 +232,9 @@ def _parsed_turn(action: str) -> _Turn:
 def _read(action: str) -> list[tuple[str, dict[str, Any]]]:
     """Return all calls with checked arguments. If one is wrong, none is run. Raises BadCall."""
     try:
-        value = read_json(action)
+        value = read_json(action, ACTION)
     except BadAction as e:
-        raise BadCall("bad_call", f"{e} Send {ACTION}.") from None
+        raise BadCall("bad_call", str(e)) from None
     calls = value if isinstance(value, list) else [value]
     if not all(isinstance(call, dict) for call in calls) or not 0 < len(calls) <= MAX_CALLS:
         raise BadCall("bad_call", f"This is no list of 1 to {MAX_CALLS} calls. Send {ACTION}.")

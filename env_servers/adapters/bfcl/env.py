@@ -17,8 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_servers.actions import BadAction, read_json
-from env_servers.adapters.calls import read_calls
+from env_servers.actions import CALLS, BadAction, read_message_or_calls
 from env_servers.env import Env, Step
 from openrlhf_tir.data.bfcl.functions import Schema, offered
 from openrlhf_tir.protocol import Outcome
@@ -28,7 +27,7 @@ from .play import Played, play
 from .task import BfclTask, Call, parse_call
 from .world import FAILED, Scene
 
-ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...], or {"message": text} at the end of the turn'
+ACTION = f'{CALLS}, or {{"message": text}} at the end of the turn'
 MAX_STEPS = 20
 """Steps of a turn: the package's MAXIMUM_STEP_LIMIT, after which it ends the task."""
 NOW_OFFERED = "I have updated some more functions you can choose from. What about now?"
@@ -78,13 +77,13 @@ class BfclEnv(Env):
         if self._ended:
             return Step("The dialogue is over.", done=True, outcome="model_error", signals=self._signals(None))
         try:
-            request = read_json(action)
-            if isinstance(request, dict) and isinstance(request.get("message"), str):
-                return await self._message()
-            calls = [Call(name, (), arguments) for name, arguments in read_calls(action)]
+            request = read_message_or_calls(action, ACTION)
         except BadAction as e:
             self._errors += 1
             return self._step(str(e), "bad_call")
+        if isinstance(request, str):
+            return await self._message()
+        calls = [Call(name, (), arguments) for name, arguments in request]
         turns = [*self._turns[:-1], [*self._turns[-1], calls]]
         try:
             played = await self._workers.run(play, self._scene, turns, len(turns) - 1)

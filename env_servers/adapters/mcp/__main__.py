@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from env_servers.adapters.calls import ACTION
+from env_servers.actions import CALLS
 from env_servers.adapters.packages import required
 from env_servers.flags import command_parser
 from env_servers.launch import add_serving_flags, serve_env
@@ -129,7 +129,7 @@ def main() -> None:
         lambda: McpEnv(target, names, args.max_chars),
         args,
         env="mcp",
-        action=ACTION,
+        action=CALLS,
         isolation=UNKNOWN,
         stateful=True,
         tools=tools,

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from env_servers.actions import BadAction
-from env_servers.adapters.calls import Lines, read_calls
+from env_servers.actions import BadAction, Lines, read_calls
 from env_servers.env import Env, Step
 
 from .link import McpLink, Target

@@ -136,10 +136,7 @@ class OpenEnvEnv(Env):
         """Return the fields of an action. Raises BadAction."""
         if self._shape.field:
             return {self._shape.field: action}
-        try:
-            fields = read_json(action)
-        except BadAction as e:
-            raise BadAction(f"{e} Send one object with the action's fields.") from None
+        fields = read_json(action, "one object with the action's fields")
         if (
             isinstance(fields, list)
             and len(fields) == 1

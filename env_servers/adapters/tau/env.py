@@ -17,14 +17,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from env_servers.actions import BadAction, cut_to_reply, read_json
-from env_servers.adapters.calls import read_calls
+from env_servers.actions import CALLS, BadAction, cut_to_reply, read_message_or_calls
 from env_servers.env import Env, Step
 from env_servers.functions.users import User
 
 from .package import RESPOND, SPLITS, action, desk
 
-ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...], or {"message": text} to the user'
+ACTION = f'{CALLS}, or {{"message": text}} to the user'
 GREETING = "Hi! How can I help you today?"
 """What the user hears first, in the package's words."""
 FAILED = "Error"
@@ -74,15 +73,14 @@ class TauEnv(Env):
             return Step("The dialogue is over.", done=True, outcome="model_error", signals=self._signals("bad_call"))
         self._turn += 1
         try:
-            request = read_json(action_text)
-            if isinstance(request, dict) and isinstance(request.get("message"), str):
-                return await self._message(request["message"])
-            calls = read_calls(action_text)
+            request = read_message_or_calls(action_text, ACTION)
         except BadAction as e:
-            return Step(f"{e} Send {ACTION}.", outcome="model_error", signals=self._signals("bad_call"))
+            return Step(str(e), outcome="model_error", signals=self._signals("bad_call"))
+        if isinstance(request, str):
+            return await self._message(request)
         texts: list[str] = []
         error: str | None = None
-        for name, arguments in calls:
+        for name, arguments in request:
             if name == RESPOND:  # the package's name for a message
                 error = error or "bad_call"
                 texts.append(f'{RESPOND} is not a function. Send {{"message": text}}.')

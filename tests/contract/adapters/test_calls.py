@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from env_servers.actions import MAX_DEPTH, STEP_CHARS, BadAction
-from env_servers.adapters.calls import MAX_CALLS, Lines, read_calls
+from env_servers.actions import MAX_CALLS, MAX_DEPTH, STEP_CHARS, BadAction, Lines, read_calls, read_message_or_calls
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rollout.environment_client.http import MAX_REPLY_BYTES
 
@@ -40,6 +39,15 @@ def test_a_call_that_cannot_be_forwarded_is_refused_with_a_sendable_reason(actio
     with pytest.raises(BadAction) as refusal:
         read_calls(action)
     StepReply(session_id="s", step_id=0, observation=str(refusal.value)).model_dump_json()
+
+
+def test_in_a_dialogue_an_action_is_a_message_or_calls_and_what_it_may_be_is_said_once():
+    assert read_message_or_calls('{"message": "hello"}', "THIS") == "hello"
+    assert read_message_or_calls('{"name": "f"}', "THIS") == [("f", {})]
+    for action in ("hello", '{"message": 3}', "[]"):
+        with pytest.raises(BadAction) as refusal:
+            read_message_or_calls(action, "THIS")
+        assert str(refusal.value).count("Send") == 1 and str(refusal.value).endswith("Send THIS.")
 
 
 def test_a_well_formed_call_is_forwarded():
