@@ -15,9 +15,7 @@ import numpy as np
 from ..config import Config
 from ..errors import ConfigError
 from ..learner.attention.choice import leave_out_cudnn
-
-BATCH_TOKENS = 16384
-"""Tokens of a forward pass, padding included. Memory is bounded by this and by the longest response."""
+from ..memory.bounds import REWARD_BATCH_TOKENS
 
 
 class RewardModel:
@@ -83,7 +81,8 @@ class RewardModel:
             # From the shortest on, as many as fit when all are padded to the longest of them.
             batch = self._waiting[:1]
             while (
-                len(batch) < len(self._waiting) and (len(batch) + 1) * len(self._waiting[len(batch)][0]) <= BATCH_TOKENS
+                len(batch) < len(self._waiting)
+                and (len(batch) + 1) * len(self._waiting[len(batch)][0]) <= REWARD_BATCH_TOKENS
             ):
                 batch.append(self._waiting[len(batch)])
             del self._waiting[: len(batch)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..machine.gpus import runs_on_gpus, visible_gpus
+from ..memory.bounds import CPU_KV_CACHE_MIB, CPU_PREFILL_TOKENS
 from ..pushes import CANARY_TEXTS
 from .packed_logprobs import SCHEDULER
 
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-CPU_KV_CACHE_MIB = 256
-"""KV cache of a CPU engine when vllm.kv_cache_mib is unset; vLLM's own default is a share of the whole machine."""
-CPU_PREFILL_TOKENS = 4096
-"""Prefill tokens of one engine step on CPU."""
 CPU_BLOCK_TOKENS = 32
 """Tokens of a block of a CPU engine's KV cache, the fewest that its attention takes; vLLM's own default is 128. Prompts
 that share less than a block are computed once for each sample, and half of a sequence's last block is empty."""

@@ -18,13 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..machine.host_allocator import give_back_freed
+from ..memory.bounds import GRADIENT_BUCKET_ELEMENTS
 
 SUB_GROUP_ELEMENTS = 2**25
 """Elements per rank that the optimizer updates at once, 128 MiB in fp32; more by the rest of the parameter that reaches
 them."""
-BUCKET_ELEMENTS = {"cpu": 2**23, "cuda": 2**26}
-"""Gradient elements that are reduced over the ranks at once, by device. A larger parameter is reduced alone, without a
-buffer."""
 REST_PER_TRIM = 137
 """A `Trimmer` rests for this many times the duration of a trim. A trim takes some .02 s, and to touch the returned
 pages again .2 s: with 137 = (.02 + .2) / .02 / .08 both take at most 8 % of the time."""
@@ -39,7 +37,7 @@ def limit_buffers(zero_optimization: dict[str, Any], device: str, *, sub_groups:
         sub_groups: True if the optimizer may update the model in pieces.
     """
     kind = device.partition(":")[0]
-    zero_optimization["reduce_bucket_size"] = BUCKET_ELEMENTS[kind]
+    zero_optimization["reduce_bucket_size"] = GRADIENT_BUCKET_ELEMENTS[kind]
     # gloo implements a reduce-scatter as an all-reduce. If DeepSpeed calls all-reduce itself, it reduces a bucket in
     # place rather than in two copies.
     zero_optimization["reduce_scatter"] = kind != "cpu"

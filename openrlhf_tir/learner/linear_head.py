@@ -29,17 +29,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..memory.bounds import HEAD_CHUNK_BYTES, HEAD_CHUNK_TOKENS
 from .chunk_scores import compiled, gradient_in_place, gradient_of, is_compiled, scores_in_place, scores_of
 from .truncation import Truncation
 
-CHUNK_TOKENS = 256
-"""Least number of tokens in a chunk. Every chunk reads W and reads and writes its gradient, and with fewer tokens that
-traffic outweighs the computation."""
-CHUNK_BYTES = 64 << 20
-"""Least size of a chunk's float32 logits in bytes. At the peak two arrays of a chunk's size exist."""
-CUDA_CHUNK_TOKENS = 2048
-"""`CHUNK_TOKENS` on a CUDA device. Smaller products leave most of the card idle, and reading and writing W's float32
-gradient in every chunk would be most of the memory traffic."""
 HALF = (torch.bfloat16, torch.float16)
 CPU_MULTIPLE = 32
 """On a CPU, tokens in bf16 or fp16 are padded to a multiple of this number. oneDNN compiles and keeps kernels for each
@@ -184,8 +177,8 @@ def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 def _chunk(weight: torch.Tensor) -> int:
     """Return the number of tokens in a chunk for this head [V, H]."""
-    least = CUDA_CHUNK_TOKENS if weight.is_cuda else CHUNK_TOKENS
-    return max(least, CHUNK_BYTES // (4 * len(weight)))
+    least = HEAD_CHUNK_TOKENS["cuda" if weight.is_cuda else "cpu"]
+    return max(least, HEAD_CHUNK_BYTES // (4 * len(weight)))
 
 
 def _parts(tokens: int, weight: torch.Tensor) -> Iterator[slice]:

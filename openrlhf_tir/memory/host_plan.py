@@ -12,6 +12,12 @@ from dataclasses import dataclass
 
 from ..config import Config
 from ..machine.sizes import size
+from .bounds import (
+    CPU_KV_CACHE_MIB,
+    CPU_PREFILL_TOKENS,
+    GRADIENT_BUCKET_ELEMENTS,
+    REWARD_BATCH_TOKENS,
+)
 from .memory_plan import Shape, learner_parts, micro_batch_tokens, recomputed_layers
 from .model_size import WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
 
@@ -31,10 +37,6 @@ PARTS_OF_A_PASS = (
     "kept logits",
 )
 """The parts of a rank that exist during a pass only."""
-CPU_CHUNK_TOKENS = 256
-"""Tokens of a chunk of logits on CPU (learner/linear_head.py)."""
-GRADIENT_BUCKET_BYTES = 2 << 23
-"""Bytes of bf16 gradients that are reduced over the ranks at a time on CPU (learner/host_memory.py)."""
 ENGINE_PROCESSES = 1100 << 20
 """Bytes of an engine's processes on CPU besides the parts that are counted: Python, torch, vLLM and Ray in the rollout
 actor, of which vLLM's engine process is a fork."""
@@ -42,8 +44,6 @@ BF16_REST = 650 << 20
 """Bytes that an engine in bf16 or fp16 and its actor have besides: what is left over at the peak of a whole run of
 SmolLM2, an evaluation. Half of them are there after a trim as well; oneDNN keeps kernels for each number of tokens that
 a step had, but how much of it they are was not measured."""
-CPU_PREFILL_TOKENS = 4096
-"""Prefill tokens of one step of a CPU engine (engines/start.py)."""
 PREFILL_COPIES = 5
 """Factor by which the memory of a prefill on CPU exceeds one layer's outputs: these, what oneDNN and the attention work
 with, and the holes that they leave in glibc's heap. Measured with SmolLM2: 76 KB a token, where outputs are 16 KB."""
@@ -61,14 +61,10 @@ WORKER_HOST = 2150 << 20
 GPU, has. With several, vLLM's engine process is one more, without a GPU. Not measured with several GPUs."""
 LEARNER_HOST = 2100 << 20
 """Host bytes of a learner's process with a GPU, with an H100. A reward model's is taken to be as large."""
-REWARD_TOKENS = 16384
-"""Tokens of a forward pass of a reward model (engines/reward_model.py)."""
 CONTROLLER = 900 << 20
 """Bytes of the controller's process and of Ray's daemons on its node."""
 ENV_WORKER = 40 << 20
 """Bytes of an environment server and of each of its workers."""
-CPU_KV_CACHE = 256 << 20
-"""The KV cache of a CPU engine where vllm.kv_cache_mib is unset (engines/start.py)."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
     if not n or shape is None:
         return None
     w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.world_size
-    parts, host = learner_parts(cfg, n, shape, w, ranks, chunk=CPU_CHUNK_TOKENS, on_gpu=False)
+    parts, host = learner_parts(cfg, n, shape, w, ranks, on_gpu=False)
     copied = math.ceil(checkpoint_bytes(cfg) / ranks) if cfg.ckpt.max_num else 0
     kept = {"kept on the host": host - copied}
     checkpoint = copied if gpus or not copied else _copied_on_cpu(cfg, n, w, ranks)
@@ -223,7 +219,7 @@ def _reward_model(cfg: Config, w: int, *, gpus: bool) -> dict[str, int]:
         return {"process": process}
     shape = Shape.of(config_json(name))
     at_once = cfg.vllm.num_engines * cfg.vllm.max_num_seqs * cfg.data.max_len
-    tokens = min(max(REWARD_TOKENS, cfg.data.max_len), at_once)
+    tokens = min(max(REWARD_BATCH_TOKENS, cfg.data.max_len), at_once)
     return {"process": process, "weights": weights, "pass": tokens * _layer_outputs(shape, w) if shape else 0}
 
 
@@ -270,8 +266,9 @@ def _rank_on_cpu(parts: dict[str, int], ranks: int) -> dict[str, int]:
     if ranks == 1:
         on_cpu.pop("gathered weights", None)  # they are the rank's own
     of_pass = {name: on_cpu.pop(name) for name in PARTS_OF_A_PASS if name in on_cpu}
-    of_pass |= {"gradients' bucket": GRADIENT_BUCKET_BYTES, "slack of a pass": int(PASS_SLACK * sum(of_pass.values()))}
-    return on_cpu | of_pass
+    slack = int(PASS_SLACK * sum(of_pass.values()))
+    bucket = 2 * GRADIENT_BUCKET_ELEMENTS["cpu"]  # of bf16
+    return on_cpu | of_pass | {"gradients' bucket": bucket, "slack of a pass": slack}
 
 
 def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:
@@ -296,7 +293,7 @@ def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:
         **({"workers": workers * ENGINE_WORKER} if workers > 1 else {}),
         "weights": n * w,
         "packed embedding and head": 2 * w * shape.vocabulary * shape.hidden,
-        "KV cache": workers * ((cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE),
+        "KV cache": workers * (cfg.vllm.kv_cache_mib or CPU_KV_CACHE_MIB) << 20,
         "rest in bf16": workers * BF16_REST if w == 2 else 0,
         "largest step": workers
         * max(PREFILL_COPIES * tokens * _layer_outputs(shape, w), STEP_LOGITS * 4 * sequences * shape.vocabulary),

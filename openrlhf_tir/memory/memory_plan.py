@@ -47,6 +47,7 @@ from ..config import Config
 from ..config.sections.conditions import estimator_of
 from ..machine.sizes import size
 from ..pushes import BUCKET_BYTES, EXPOSED_BUCKETS
+from .bounds import HEAD_CHUNK_BYTES, HEAD_CHUNK_TOKENS
 from .model_size import (
     AVERAGE_BYTES,
     OPTIMISER_BYTES,
@@ -64,10 +65,6 @@ RESERVE = 3 << 30
 """Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and fragments. A round figure, not measured."""
 ENGINE_RESERVE = 2 << 30
 """Bytes of an engine's share kept for activations of a prefill and CUDA graphs. A round figure, not measured."""
-CHUNK_TOKENS = 2048
-CHUNK_BYTES = 64 << 20
-"""Size of one chunk of logits of the learner's head on a GPU: the larger of both. The GPU holds two chunks."""
-
 KEPT = ("weights", "gathered weights", "reserve", "reference model")
 """Parts of a learner rank that stay on its GPU while an engine beside it samples."""
 CANARY_TOKENS = 512
@@ -224,7 +221,7 @@ class MemoryPlan:
         """Bytes that a rank keeps on a GPU while an engine samples on it."""
         if not self.shared:
             return 0
-        logits = self.learner["logits"] * CANARY_TOKENS // CHUNK_TOKENS
+        logits = self.learner["logits"] * CANARY_TOKENS // HEAD_CHUNK_TOKENS["cuda"]
         return sum(n for part, n in self.learner.items() if part in KEPT) + logits
 
     @property
@@ -355,7 +352,7 @@ def wants_liger(cfg: Config) -> bool:
 
 
 def learner_parts(
-    cfg: Config, n: int, shape: Shape, w: int, ranks: int, *, chunk: int = CHUNK_TOKENS, on_gpu: bool = True
+    cfg: Config, n: int, shape: Shape, w: int, ranks: int, *, on_gpu: bool = True
 ) -> tuple[dict[str, int], int]:
     """Return one rank's GPU by parts, and its host memory.
 
@@ -365,7 +362,6 @@ def learner_parts(
         shape: Its shape.
         w: Bytes of a weight.
         ranks: Learner ranks.
-        chunk: Tokens of the head's chunks, at least.
         on_gpu: The rank has a GPU, with kernels that keep less than those of a CPU.
     """
     share = math.ceil(n / ranks)
@@ -387,7 +383,8 @@ def learner_parts(
     sampling = cfg.rollout
     is_truncated = bool(sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
     logit_bytes = w if on_gpu and not is_truncated else 4
-    chunk_bytes = max(CHUNK_BYTES, logit_bytes * chunk * shape.vocabulary)
+    chunk = HEAD_CHUNK_TOKENS["cuda" if on_gpu else "cpu"]
+    chunk_bytes = max(HEAD_CHUNK_BYTES, logit_bytes * chunk * shape.vocabulary)
     head = (4 + (w if w < 4 else 0)) * shape.vocabulary * shape.hidden
     parts = {
         "weights": (share * w if cfg.ds.zero_stage == 3 else n * w) * models,

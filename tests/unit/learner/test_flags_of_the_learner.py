@@ -218,8 +218,9 @@ def muon_config(**muon) -> Config:
 
 def test_deepspeed_is_told_of_muon_as_it_needs_it(monkeypatch):
     """Rates of both halves, no clip behind the orthogonalised update, and whole gradients on every rank."""
-    from openrlhf_tir.learner.host_memory import BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
+    from openrlhf_tir.learner.host_memory import SUB_GROUP_ELEMENTS
     from openrlhf_tir.learner.openrlhf_adapter import ZeroStrategy
+    from openrlhf_tir.memory.bounds import GRADIENT_BUCKET_ELEMENTS
 
     told = []
     monkeypatch.setattr(ZeroStrategy, "prepare", lambda self, pair: (told.append(pair[1]), (None, None, None))[1])
@@ -240,11 +241,11 @@ def test_deepspeed_is_told_of_muon_as_it_needs_it(monkeypatch):
     assert of_muon["sub_group_size"] == "auto", "whole matrices are orthogonalised, by DeepSpeed's own groups"
     of_adam = strategy.get_ds_train_config({"type": "AdamW", "params": {"lr": 0.05}}, max_norm=1.0)
     assert of_adam["zero_optimization"]["sub_group_size"] == SUB_GROUP_ELEMENTS
-    assert of_adam["zero_optimization"]["reduce_bucket_size"] == BUCKET_ELEMENTS["cpu"]
+    assert of_adam["zero_optimization"]["reduce_bucket_size"] == GRADIENT_BUCKET_ELEMENTS["cpu"]
     strategy.device = "cuda:1"
     of_adam = strategy.get_ds_train_config({"type": "AdamW", "params": {"lr": 0.05}}, max_norm=1.0)
     assert of_adam["zero_optimization"]["reduce_scatter"] is True
-    assert of_adam["zero_optimization"]["reduce_bucket_size"] == BUCKET_ELEMENTS["cuda"]
+    assert of_adam["zero_optimization"]["reduce_bucket_size"] == GRADIENT_BUCKET_ELEMENTS["cuda"]
 
 
 def test_muon_has_its_steps_and_nesterov_within_an_update_and_its_own_rate_under_the_same_schedule():

@@ -35,8 +35,8 @@ def inputs(dtype=torch.float64, with_bias=True):
 
 @pytest.fixture(params=[1, 3, 1 << 20], ids=["one token a chunk", "three", "all at once"])
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(linear_head, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(linear_head, "CHUNK_TOKENS", request.param)
+    monkeypatch.setattr(linear_head, "HEAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr(linear_head, "HEAD_CHUNK_TOKENS", {"cpu": request.param})
 
 
 @pytest.fixture(params=[0, 7, T], ids=["nothing kept", "some", "all"])
@@ -160,8 +160,8 @@ def test_nothing_wanted_still_has_a_backward_pass():
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("entropy_grad", [False, True])
 def test_kept_logits_change_no_bit_and_a_graph_may_be_gone_through_twice(monkeypatch, dtype, temperature, entropy_grad):
-    monkeypatch.setattr(linear_head, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(linear_head, "CHUNK_TOKENS", 3)
+    monkeypatch.setattr(linear_head, "HEAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr(linear_head, "HEAD_CHUNK_TOKENS", {"cpu": 3})
     *leaves, targets = inputs(torch.float32)
     leaves = [x.detach().to(dtype).requires_grad_() for x in leaves]
     found = []
@@ -188,8 +188,8 @@ def test_kept_logits_change_no_bit_and_a_graph_may_be_gone_through_twice(monkeyp
 def test_logits_that_are_kept_are_not_computed_again_whole_chunks_within_the_memory(monkeypatch, kept_tokens, again):
     """In products of [T, H] and [V, H]: logits, the gradient of the hidden states, and logits again where they were not
     kept. (torch's counter knows no product that is added in place, as the gradient of W is.)"""
-    monkeypatch.setattr(linear_head, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(linear_head, "CHUNK_TOKENS", 3)
+    monkeypatch.setattr(linear_head, "HEAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr(linear_head, "HEAD_CHUNK_TOKENS", {"cpu": 3})
     hidden, weight, _, targets = inputs(with_bias=False)
     with FlopCounterMode(display=False) as counted:
         chunked_scores(hidden, weight, targets, keep_bytes=kept_tokens * V * 8).log_probs.sum().backward()

@@ -12,9 +12,8 @@ import pytest
 from openrlhf_tir.cli import main
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.settings import load
+from openrlhf_tir.memory.bounds import HEAD_CHUNK_BYTES
 from openrlhf_tir.memory.memory_plan import (
-    CHUNK_BYTES,
-    CHUNK_TOKENS,
     ENGINE_RESERVE,
     RESERVE,
     Shape,
@@ -70,7 +69,7 @@ def test_each_part_is_what_the_arithmetic_of_the_page_says(small):
         "optimiser": 12 * N // 4,
         "gathered weights": 2 * N,
         "activations": 2 * 1000 * 8 * 3 + 1000 * layer,
-        "logits": 2 * CHUNK_BYTES,
+        "logits": 2 * HEAD_CHUNK_BYTES,
         "head's gradient": (4 + 2) * 50 * 8,
         "reserve": RESERVE,
     }
@@ -220,12 +219,6 @@ def test_the_cache_of_a_7b_engine_holds_what_its_shape_says(tmp_path):
     assert plan.sequences == plan.kv_tokens / cfg.data.max_len
 
 
-def test_the_heads_chunk_is_the_learners():
-    from openrlhf_tir.learner import linear_head
-
-    assert (linear_head.CUDA_CHUNK_TOKENS, linear_head.CHUNK_BYTES) == (CHUNK_TOKENS, CHUNK_BYTES)
-
-
 def test_logits_are_two_chunks_of_the_vocabulary_and_what_is_kept_of_them(tmp_path):
     """2,048 tokens of 152,064 logits are 594 MiB in bf16, 1,188 in float32; 16,000 have 4,640.6 MiB of them in bf16."""
 
@@ -331,7 +324,7 @@ def shared(small):
 
 def test_on_a_shared_gpu_the_rank_keeps_its_weights_and_the_engine_its_reserve(shared):
     plan = memory_plan(shared, 80 * GIB)
-    assert plan.kept == 2 * N // 2 + 2 * N + CHUNK_BYTES // 2 + RESERVE, (
+    assert plan.kept == 2 * N // 2 + 2 * N + HEAD_CHUNK_BYTES // 2 + RESERVE, (
         "its share of the weights, and what is gathered for a canary's scores"
     )
     assert plan.asleep == ENGINE_RESERVE
