@@ -243,9 +243,9 @@ async def spawn(
         with marked(cfg.run_dir) as mark:
             packages = required_versions()
             sent = time.time()
-            address, time_there = await handle.call(RolloutActor.check_node, mark, packages, deadline=deadline)
-        handle.clock = Clock(f"node {address}")
-        handle.clock.record_answer(sent, time_there, time.time())
+            report = await handle.call(RolloutActor.check_node, mark, packages, deadline=deadline)
+        handle.clock = Clock(f"node {report.address}")
+        handle.clock.record_answer(sent, report.time, time.time())
         handle.url = await handle.call(RolloutActor.start, cfg, model, env_urls, tokens(cfg), deadline=deadline)
     except BaseException:
         handle.kill()

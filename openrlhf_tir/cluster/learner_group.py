@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
+from ..machine.gpus import gpu_memory
 from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..telemetry.clock import Clock
 from ..types import BatchItem, StepReport, TrainBatch
@@ -27,7 +28,9 @@ from ..waiting.deadlines import Deadline, broadcast_deadline, within
 from ..weights.ipc.merged import merged
 from .collector import importing
 from .lost import end_of, watched
-from .nodes import learner_room, shared_room
+from .node_room import NodeReport, check_room
+from .nodes import has_gpus, learner_room, shared_room
+from .process_watch import node_memory
 from .ray_faults import death
 from .ray_session import by_node, place, worker_env
 from .shared_dir import marked, prove
@@ -86,8 +89,8 @@ class LearnerRank:
             ) from error
         return node, self.store.port
 
-    def check_node(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
-        """Return this node's address and time.
+    def check_node(self, mark: Path, theirs: Mapping[str, str]) -> NodeReport:
+        """Return what this node is and has.
 
         Raises:
             ConfigError: This node does not see the run's directory, or has other packages than the controller.
@@ -95,7 +98,7 @@ class LearnerRank:
         address = ray.util.get_node_ip_address()
         compare(theirs, f"learner rank {self.rank}", address)
         prove(mark, f"learner rank {self.rank}", address)
-        return address, time.time()
+        return NodeReport(address, time.time(), node_memory()[1], gpu_memory())
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
         """Load the model and return its version."""
@@ -194,7 +197,7 @@ class LearnerGroup:
 
         Raises:
             ClusterFull: There is no room.
-            ConfigError: A node does not see the run's directory, or has other packages.
+            ConfigError: A node does not see the run's directory, has other packages, or is too small for its ranks.
             LearnerDied: A rank died or did not start in time.
         """
         world_size = cfg.actor.world_size
@@ -213,13 +216,14 @@ class LearnerGroup:
             with marked(cfg.run_dir) as mark:
                 packages = required_versions()
                 sent = time.time()
-                seen = await self._all(
+                reports = await self._all(
                     [rank.check_node.remote(mark, packages) for rank in self.ranks],
                     "check_node",
                     self._start_deadline,
                 )
-            for address, now in dict(seen).items():
-                Clock(f"node {address}").record_answer(sent, now, time.time())
+            for report in {report.address: report for report in reports}.values():
+                Clock(f"node {report.address}").record_answer(sent, report.time, time.time())
+            check_room(cfg, reports, gpus=has_gpus())
             [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", self._start_deadline)
             await self._all([rank.start.remote(cfg, addr, port) for rank in self.ranks], "start", self._start_deadline)
         except BaseException:

@@ -20,6 +20,7 @@ import ray
 from ..config import Config
 from ..engines.busy import IdleWithGroups
 from ..machine.files import replace_text
+from ..machine.gpus import gpu_memory
 from ..ports import RolloutEngine
 from ..rewards.limits import RewardLimits
 from ..rollout.group_runner import EvalMode
@@ -27,7 +28,9 @@ from ..types import Group, GroupKey, GroupMeta, Task
 from ..waiting.deadlines import agent_deadline
 from .collector import collect_rarely, freeze_what_is_loaded
 from .lost import end_of_child, watched
+from .node_room import NodeReport
 from .peer_engine import MovesResponses, migration_of
+from .process_watch import node_memory
 from .reaper import end_children_with_us
 from .shared_dir import prove
 from .tokens import Tokens
@@ -65,8 +68,8 @@ class RolloutActor(MovesResponses):
         self.name = f"rollout-{index}"
         self.idle_with_groups = IdleWithGroups(lambda: self.engine.stats().get("idle_s", 0.0))
 
-    async def check_node(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
-        """Compare this node with the controller's, and return its address and its time.
+    async def check_node(self, mark: Path, theirs: Mapping[str, str]) -> NodeReport:
+        """Compare this node with the controller's, and return what it is and has.
 
         Args:
             mark: A file that the controller has just written to the run's directory.
@@ -78,7 +81,7 @@ class RolloutActor(MovesResponses):
         address = ray.util.get_node_ip_address()
         await asyncio.to_thread(compare, theirs, self.name, address)
         await asyncio.to_thread(prove, mark, self.name, address)
-        return address, time.time()
+        return NodeReport(address, time.time(), node_memory()[1], await asyncio.to_thread(gpu_memory))
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         """Load the model and open the endpoint.

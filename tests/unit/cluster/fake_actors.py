@@ -13,6 +13,7 @@ import numpy as np
 
 from openrlhf_tir.cluster.engine_handle import EngineHandle
 from openrlhf_tir.cluster.engine_pool import EnginePool
+from openrlhf_tir.cluster.node_room import NodeReport
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.config import Config
 from openrlhf_tir.types import Completion, GroupMeta
@@ -79,8 +80,8 @@ class FakeActor:
     async def do_start(self, *args: Any) -> str:
         return f"http://fake-{self.index}"
 
-    async def do_check_node(self, mark: Any, versions: Any) -> tuple[str, float]:
-        return "10.0.0.1", time.time()
+    async def do_check_node(self, mark: Any, versions: Any) -> NodeReport:
+        return NodeReport("10.0.0.1", time.time(), memory=1 << 40, gpu=None)
 
     async def do_address(self) -> tuple[str, int]:
         return "127.0.0.1", 1

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from openrlhf_tir.cluster.node_room import NodeReport
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.simulation.virtual_loop import run
@@ -56,7 +57,7 @@ def test_engines_and_ranks_are_asked_on_several_nodes_and_not_on_one(ray: Ray, m
 
     async def check_node(mark, theirs):
         asked.append(theirs)
-        return "10.0.0.1", time.time()
+        return NodeReport("10.0.0.1", time.time(), 1 << 40, None)
 
     ray.prepare = lambda actor: setattr(actor, "do_check_node", check_node)
     monkeypatch.setattr(versions, "installed", lambda: {"torch": "2"})
@@ -71,7 +72,7 @@ def test_the_node_of_a_rank_whose_clock_is_off_is_named(ray: Ray, caplog):
     from openrlhf_tir.cluster.learner_group import LearnerGroup
 
     async def check_node(mark, theirs):
-        return "10.0.0.2", time.time() - 7200
+        return NodeReport("10.0.0.2", time.time() - 7200, 1 << 40, None)
 
     ray.prepare = lambda actor: setattr(actor, "do_check_node", check_node)
     run(LearnerGroup.start(Config(actor={"num_gpus_per_node": 1})))

@@ -1,0 +1,68 @@
+"""Learner ranks are refused on nodes that are too small for them, before any of them loads the model.
+
+A run on this machine alone is judged as a whole before Ray starts (cli/checks/host.py). On a cluster nobody knows
+beforehand which nodes the ranks get, so each rank tells what its node has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..config import Config
+from ..errors import ConfigError
+from ..machine.sizes import size
+from ..memory.host_plan import KEPT_FREE, REMEDY, host_plan, usable
+from ..memory.memory_plan import memory_plan
+
+
+class NodeReport(NamedTuple):
+    """What a rank tells of its node.
+
+    Attributes:
+        address: Address of the node.
+        time: Its clock, in seconds since the epoch.
+        memory: Bytes of host memory, or of the rank's control group if that has less.
+        gpu: Bytes of the node's smallest GPU; None if there is none, or if it is not known.
+    """
+
+    address: str
+    time: float
+    memory: int
+    gpu: int | None
+
+
+def check_room(cfg: Config, reports: Sequence[NodeReport], *, gpus: bool) -> None:
+    """Check that each node holds the learner ranks that were placed on it. What else runs there is not counted.
+
+    Args:
+        cfg: The run's configuration.
+        reports: What each rank tells of its node.
+        gpus: Whether the ranks have GPUs.
+
+    Raises:
+        ConfigError: A node's host memory, or its smallest GPU, is too small.
+    """
+    faults = []
+    ranks = Counter(report.address for report in reports)
+    for report in {report.address: report for report in reports}.values():
+        host = host_plan(cfg, gpus=gpus)
+        if host is None:
+            return
+        count = ranks[report.address]
+        needed = count * (host.rank_bytes + host.checkpoint)
+        if needed > usable(report.memory):
+            faults.append(
+                f"node {report.address} got {count} learner ranks, which need {size(needed)} of host memory, with their"
+                f" copies for a checkpoint; of its {size(report.memory)} a run may use {1 - KEPT_FREE:.0%},"
+                f" {size(usable(report.memory))}. {REMEDY}"
+            )
+        if gpus and report.gpu and (gpu := memory_plan(cfg, report.gpu)):
+            judged = gpu if cfg.engines_beside_ranks else replace(gpu, engine_known=False)  # engines' cards may differ
+            faults += [f"on a GPU of node {report.address}, {fault}" for fault in judged.faults(report.gpu)]
+    if faults:
+        raise ConfigError(
+            f"The cluster is too small for the learner: {' '.join(faults)} `openrlhf-tir size` lists each part."
+        )
