@@ -4,7 +4,7 @@ A reward, filter, protocol, environment class, agent file or estimator of the us
 
     it raises, or returns an unusable value     a defect: reported with file and line, never as infrastructure
     it does not end                             a defect: a signal raises `Overrun` in it, at the line that is running
-    a service that it calls does not answer     an outage (`is_outage`): infrastructure, which is retried
+    a service that it calls does not answer     an outage (`is_outage`): infrastructure, never a reward
 
 Only the standard library is imported, because environment servers use this module.
 """
@@ -12,8 +12,8 @@ Only the standard library is imported, because environment servers use this modu
 from __future__ import annotations
 
 import errno
-import http.client
 import signal
+import ssl
 import sys
 import threading
 import traceback
@@ -27,11 +27,14 @@ ARGUMENT_ERRNOS = frozenset(
     {errno.E2BIG, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOEXEC, errno.ENOTEMPTY}
 )
 """Errors of the operating system about its arguments, which a model may have written."""
-NETWORK_LIBRARIES = ("aiohttp", "grpc", "http", "httpcore", "httpx", "httpx2", "requests", "urllib3", "websockets")
-"""Packages whose errors mean that a service did not answer."""
+NETWORK_LIBRARIES = (
+    "aiohttp", "grpc", "http", "httpcore", "httpx", "httpx2", "requests", "urllib", "urllib3", "websockets",
+)  # fmt: skip
+"""Packages whose errors mean that a service did not answer, or refused what it was asked."""
+WRONG_URLS = frozenset({"InvalidURL", "NonHttpUrlClientError", "UnsupportedProtocol"})
+"""Classes of these packages for a URL that leads nowhere, and that are no ValueError."""
 MODEL_CLIENTS = ("anthropic", "litellm", "openai")
-"""Packages that ask a language model over HTTP. Their errors may also mean that it answered: a wrong key, a bad
-request."""
+"""Packages that ask a language model over HTTP. Their other errors have the cause behind them."""
 BUSY_STATUSES = frozenset({408, 409, 429})
 """Statuses of HTTP below 500 after which asking again may help: too late, in conflict, too many requests."""
 
@@ -83,20 +86,33 @@ def user_code_errors() -> tuple[type[BaseException], ...]:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return True if an error of user code means that a service did not answer, so that waiting may help."""
+    """Return True if an error of user code means that a service did not answer, so that waiting may help.
+
+    An answer that refuses the request (a wrong key, a page that does not exist) is none, nor is a URL or JSON that
+    cannot be read: the user's code or the model's text is at fault.
+    """
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_outage, error.exceptions))
-    if isinstance(error, (*FILE_ERRORS, http.client.InvalidURL)):
+    if isinstance(error, FILE_ERRORS):
         return False
-    if isinstance(error, OSError | TimeoutError):
-        return getattr(error, "errno", None) not in ARGUMENT_ERRNOS
-    packages = {base.__module__.partition(".")[0] for base in type(error).__mro__ if issubclass(base, Exception)}
+    classes = [base for base in type(error).__mro__ if issubclass(base, Exception)]
+    packages = {base.__module__.partition(".")[0] for base in classes}
+    if packages.isdisjoint(NETWORK_LIBRARIES + MODEL_CLIENTS):
+        return isinstance(error, OSError | TimeoutError) and getattr(error, "errno", None) not in ARGUMENT_ERRNOS
+    status = _status(error)
+    if status is not None:
+        return status >= 500 or status in BUSY_STATUSES
     if packages.intersection(MODEL_CLIENTS):
-        status = getattr(error, "status_code", None)
-        if isinstance(status, int):
-            return status >= 500 or status in BUSY_STATUSES
         return error.__cause__ is not None and is_outage(error.__cause__)
-    return bool(packages.intersection(NETWORK_LIBRARIES))
+    unreadable = isinstance(error, ValueError) and not isinstance(error, ssl.SSLError)
+    return not unreadable and WRONG_URLS.isdisjoint(base.__name__ for base in classes)
+
+
+def _status(error: BaseException) -> int | None:
+    """Return the HTTP status of the answer that an error is about; None if there was no answer."""
+    holders = (error, getattr(error, "response", None))  # aiohttp, openai and urllib have it; requests, httpx there
+    found = (getattr(holder, name, None) for holder in holders for name in ("status_code", "status", "code"))
+    return next((status for status in found if isinstance(status, int) and 100 <= status < 600), None)
 
 
 def described(error: BaseException) -> str:

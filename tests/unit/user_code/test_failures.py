@@ -6,11 +6,16 @@ import asyncio
 import errno
 import http.client
 import signal
+import ssl
 import threading
 import time
+import urllib.error
 from types import SimpleNamespace
 
+import aiohttp
+import httpx
 import pytest
+import requests
 
 from openrlhf_tir.user_code.failures import (
     Overrun,
@@ -41,6 +46,44 @@ from openrlhf_tir.user_code.plugins import raised_at
     ],
 )
 def test_a_service_that_does_not_answer_is_an_outage_and_a_wrong_path_is_none(error, outage):
+    assert is_outage(error) is outage
+
+
+def answered(status: int) -> list[Exception]:
+    """Return the errors of the common libraries for an answer with an HTTP status."""
+    of_requests = requests.Response()
+    of_requests.status_code = status
+    of_httpx = httpx.Response(status, request=httpx.Request("GET", "http://a"))
+    return [
+        requests.HTTPError("no", response=of_requests),
+        httpx.HTTPStatusError("no", request=of_httpx.request, response=of_httpx),
+        aiohttp.ClientResponseError(None, (), status=status),
+        urllib.error.HTTPError("http://a", status, "no", None, None),
+    ]
+
+
+@pytest.mark.parametrize(("status", "outage"), [(429, True), (500, True), (503, True), (400, False), (404, False)])
+def test_an_answer_that_refuses_the_request_is_no_outage_and_a_server_that_fails_is_one(status, outage):
+    assert [is_outage(error) for error in answered(status)] == [outage] * 4
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (requests.ConnectionError(), True),
+        (requests.exceptions.SSLError(), True),
+        (requests.exceptions.MissingSchema(), False),
+        (requests.exceptions.JSONDecodeError("no", "<html>", 0), False),
+        (httpx.ReadTimeout("late"), True),
+        (httpx.UnsupportedProtocol("htp"), False),
+        (httpx.InvalidURL("no"), False),
+        (aiohttp.ServerDisconnectedError(), True),
+        (aiohttp.InvalidURL("http://["), False),
+        (urllib.error.URLError(ConnectionRefusedError()), True),
+        (ssl.SSLCertVerificationError(), True),
+    ],
+)
+def test_a_url_or_answer_that_cannot_be_read_is_no_outage(error, outage):
     assert is_outage(error) is outage
 
 
