@@ -10,6 +10,13 @@ from typing import TypeVar
 from ..errors import ConfigError
 
 T = TypeVar("T")
+ROW_FILES = (".jsonl", ".json", ".parquet")
+"""Suffixes of the files that rows are read from."""
+
+
+def can_only_be_path(name: str) -> bool:
+    """Return True if the name of a model or of a data set is none that the hub can have: NAME or OWNER/NAME."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1
 
 
 def local_path(text: str | Path, what: str) -> Path:

@@ -11,16 +11,16 @@ exists. So does an option of an environment's server, such as the corpus of a se
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .catalog import all_settings
+from .paths import ROW_FILES, can_only_be_path
 
 OPTIONS = "server_options"
 """Table in an environment's section whose values may name files that its server reads."""
-SUFFIXES = (".jsonl", ".json", ".parquet")
 RULE = "A path is relative to the recipe that names it, on the command line to the current directory."
 """The rule, for error messages."""
 
@@ -57,7 +57,10 @@ def _with_options(env: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     if not isinstance(options, Mapping):
         return dict(env)
     paths = {key: value for key, value in options.items() if isinstance(value, str) and ("/" in value or "." in value)}
-    return {**env, OPTIONS: {**options, **{key: _meant(value, directory) for key, value in paths.items()}}}
+    return {
+        **env,
+        OPTIONS: {**options, **{key: _meant(value, directory, _is_path_option) for key, value in paths.items()}},
+    }
 
 
 def _changed(value: Any, directory: Path) -> Any:
@@ -70,11 +73,19 @@ def _changed(value: Any, directory: Path) -> Any:
     return _meant(value, directory)
 
 
-def _meant(name: str, directory: Path) -> str:
+def _is_path(name: str) -> bool:
+    return can_only_be_path(name) or name.endswith(ROW_FILES)
+
+
+def _is_path_option(value: str) -> bool:
+    """Return True for a path. Options have other values with slashes and dots: names of images, numbers."""
+    return value.startswith(("./", "../")) or value in (".", "..") or value.endswith(ROW_FILES)
+
+
+def _meant(name: str, directory: Path, is_path: Callable[[str], bool] = _is_path) -> str:
     if not name or "\0" in name or "://" in name or name.startswith(("/", "~")):
         return name
-    local = name.startswith(("./", "../")) or name in (".", "..") or name.endswith(SUFFIXES)
-    return os.path.normpath(directory.absolute() / name) if local or _exists(directory / name) else name
+    return os.path.normpath(directory.absolute() / name) if is_path(name) or _exists(directory / name) else name
 
 
 def _exists(path: Path) -> bool:

@@ -18,6 +18,7 @@ from .fields import json_list, kind, text_of
 Row = Mapping[str, Any]
 SWE_TEXTS = ("repo", "base_commit", "problem_statement", "test_patch")
 SWE_TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
+"""Columns, and keys of meta, with the names of tests."""
 
 
 def swegym(where: str, row: Row) -> dict[str, Any]:

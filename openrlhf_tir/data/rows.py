@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from ..config.paths import local_path, query_path, shorten, shown
+from ..config.paths import ROW_FILES, can_only_be_path, local_path, query_path, shorten, shown
 from ..config.recipe_paths import RULE
 from ..errors import ConfigError, DataError
 from .bad_rows import Bad, refuse
@@ -27,7 +27,6 @@ SPLIT_SETTING = "data.prompt_split (or eval.split)"
 """The name of the split in errors. A command with another name for it replaces this text."""
 SETTING = "data.prompt_dataset"
 """The name of the data set in errors, in the same way."""
-SUFFIXES = (".jsonl", ".json", ".parquet")
 PARQUET_BUFFER_BYTES = 1 << 20
 PARQUET_BATCH_ROWS = 1024
 """Rows of a parquet file that are Python objects at the same time."""
@@ -86,7 +85,7 @@ def place_of(source: str) -> Literal["file", "directory", "datasets"]:
 
 
 def _looks_local(source: str) -> bool:
-    if source.startswith(("/", ".", "~")) or source.endswith(SUFFIXES) or source.count("/") > 1:
+    if can_only_be_path(source) or source.endswith(ROW_FILES):
         return True
     # "data/taks" with a directory "data": a file is missing, so this is not a name on the hub.
     return "/" in source and query_path(Path(source).parent, Path.is_dir, SETTING)
@@ -105,11 +104,11 @@ def files_read(source: str, split: str) -> list[Path]:
 
 def _files_of(directory: Path, split: str) -> list[Path]:
     files = sorted(
-        file for file in query_path(directory, lambda folder: [*folder.iterdir()], SETTING) if file.suffix in SUFFIXES
+        file for file in query_path(directory, lambda folder: [*folder.iterdir()], SETTING) if file.suffix in ROW_FILES
     )
     if not files:
         raise ConfigError(
-            f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point {SETTING} at one that does."
+            f"Directory {directory} holds no {', '.join(ROW_FILES)} file. Point {SETTING} at one that does."
         )
     of_split = [file for file in files if file.name.startswith(split)]
     if not of_split and any(file.name.startswith(SPLITS) for file in files):
@@ -121,9 +120,9 @@ def _files_of(directory: Path, split: str) -> list[Path]:
 
 
 def _read_file(path: Path, bad: Bad) -> Iterator[Row]:
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in ROW_FILES:
         raise ConfigError(
-            f"Data file {path} ends in {path.suffix!r}, which is not read. Known: {', '.join(SUFFIXES)}. Convert it to"
+            f"Data file {path} ends in {path.suffix!r}, which is not read. Known: {', '.join(ROW_FILES)}. Convert it to"
             ' JSONL: one {"prompt": ..., "label": ...} per line.'
         )
     try:

@@ -24,6 +24,7 @@ from typing import Any
 
 from ..config.paths import shorten
 from ..data import checks
+from ..data.agent_schemas import SWE_TESTS
 from ..data.bfcl.rows import with_functions
 from ..data.fields import kind
 from ..data.schemas import INPUT, LABEL, SCHEMAS, detected
@@ -37,8 +38,6 @@ QUESTIONS = ("problem", "question", "prompt")
 MATHS_ANSWERS = ("answer", "final_answer", "label", "ground_truth", "solution")
 PLAYED = {"domains", "repo", "tau_domain"}
 """The keys of meta from which our environments functions, swe and tau play an episode."""
-TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
-"""Keys of meta with the names of tests."""
 KINDS = ("level", "problem_type", "subfield", "difficulty", "kind", "subject")
 """Columns that say of what kind a problem is, the preferred one first."""
 
@@ -260,11 +259,11 @@ def played(where: str, row: Row) -> dict[str, Any]:
             f"{where}: meta is {kind(meta)}, and the environment plays an episode from {' or '.join(sorted(PLAYED))} in"
             " it. Give rows of its make_tasks."
         )
-    names = [name for key in TESTS for name in _names(meta.get(key))]
+    names = [name for key in SWE_TESTS for name in _names(meta.get(key))]
     if strange := [name for name in names if "::" not in name]:
         raise DataError(
-            f"{where}: {' or '.join(TESTS)} names {strange[0]!r}, which is not a test of pytest (FILE::NAME). Django's"
-            " and SymPy's runners are not supported. Leave the row out."
+            f"{where}: {' or '.join(SWE_TESTS)} names {strange[0]!r}, which is not a test of pytest (FILE::NAME)."
+            " Django's and SymPy's runners are not supported. Leave the row out."
         )
     label_text = label if isinstance(label, str) else json.dumps(label, ensure_ascii=False)
     return {INPUT: prompt, LABEL: label_text, "meta": {"kind": str(meta.get("repo", "all"))} | dict(meta)}

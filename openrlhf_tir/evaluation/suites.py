@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Reward
-from ..config.paths import local_path, query_path
+from ..config.paths import ROW_FILES, local_path, query_path
 from ..config.rewards import REWARDS
 from ..data import checks
 from ..data.bfcl.functions import DIRECTORY, read_functions
 from ..data.json_rows import read_json
-from ..data.rows import SUFFIXES, read_rows
+from ..data.rows import read_rows
 from ..data.schemas import INPUT
 from ..errors import ConfigError, DataError, unknown
 from .forms import Form, answers, ast, call, maths, multi_turn, played
@@ -93,7 +93,7 @@ class Suite:
     @property
     def names(self) -> tuple[str, ...]:
         """Names under which the file is looked for."""
-        return (*(f"{self.name}{suffix}" for suffix in SUFFIXES), *self.files)
+        return (*(f"{self.name}{suffix}" for suffix in ROW_FILES), *self.files)
 
 
 def _maths(name: str, title: str, rows: int, hub: str, columns: str) -> Suite:

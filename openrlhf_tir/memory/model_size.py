@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..config.paths import local_path, query_path
+from ..config.paths import can_only_be_path, local_path, query_path
 from ..config.sections.conditions import estimator_of
 from ..errors import ConfigError
 
@@ -208,7 +208,7 @@ def model_directory(name: str) -> Path | None:
 @functools.cache
 def _on_hub(name: str) -> Path | None:
     """Return the directory in the hub's cache that holds the model's config.json; None if it cannot be had."""
-    if not name or name.startswith(("/", ".", "~")) or name.count("/") > 1:
+    if not name or can_only_be_path(name):
         return None
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 

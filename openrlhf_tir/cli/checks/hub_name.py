@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...config import Config
-from ...config.paths import local_path, query_path, shorten
+from ...config.paths import can_only_be_path, local_path, query_path, shorten
 from ...config.recipe_paths import RULE
 from ...data.hub import is_cached, offline_by
 from ...errors import ConfigError
@@ -41,12 +41,7 @@ def _check_hub_name(cfg: Config, name: str, path: Path, setting: str, alternativ
         ConfigError: The name is a path, or the hub may not be asked and its cache lacks the model.
     """
     looked_at = shorten(str(path.absolute()))
-    if (
-        name.startswith(("/", ".", "~"))
-        or name.count("/") > 1
-        or path.exists()
-        or ("/" in name and path.parent.is_dir())
-    ):
+    if can_only_be_path(name) or path.exists() or ("/" in name and path.parent.is_dir()):
         raise ConfigError(
             f"Model directory {name!r} does not exist (looked at {looked_at}). {RULE} Correct {setting}{alternative}.",
             code="no_model",

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 
 import ray
 
+from ...config.secrets import ENV_TOKEN
 from ...config.servers import SERVERS
 from ...errors import ClusterFull, TirError, unknown
 from ..env_process import LOOPBACK
@@ -29,7 +30,6 @@ START_S = 300.0
 """Seconds in which one copy must start. It may build an index, or import a package on a busy node."""
 CONSTRUCTOR_TRIES = 3
 """How often Serve starts a copy that fails."""
-TOKEN_ENV = "TIR_ENV_TOKEN"
 OBJECT_STORE = 256 << 20
 """Bytes of the object store of a Ray that is started here. No object is ever put there."""
 
@@ -79,9 +79,9 @@ def main() -> None:
             f"Nothing would serve with -n {args.replicas} and --port {args.port}: give -n 1 or more, and a port from 1"
             " to 65535 (Serve cannot choose a free one)."
         )
-    if args.host not in LOOPBACK and not os.environ.get(TOKEN_ENV):
+    if args.host not in LOOPBACK and not os.environ.get(ENV_TOKEN):
         sys.exit(
-            f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set:"
+            f"--host {args.host} is reachable from other machines and ${ENV_TOKEN} is not set:"
             " anyone could run code here."
         )
     _handle_signals()
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, module: str) -> None:
     _join(args)
     _handle_signals()  # again, because ray.init installs its own handler of SIGTERM
     name = args.env.rpartition(".")[2]
-    secrets = {key: os.environ[key] for key in (TOKEN_ENV,) if key in os.environ}
+    secrets = {key: os.environ[key] for key in (ENV_TOKEN,) if key in os.environ}
     try:
         serve.start(proxy_location="HeadOnly", http_options={"host": args.host, "port": args.port})
         deployment = serve.deployment(EnvReplica).options(

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...config.paths import check_new_file, query_path, shorten
+from ...config.paths import ROW_FILES, check_new_file, query_path, shorten
 from ...errors import ConfigError, DataError
 from .. import checks
-from ..rows import SUFFIXES
 
 Row = dict[str, Any]
 
 
-def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes: Sequence[str] = SUFFIXES) -> None:
+def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes: Sequence[str] = ROW_FILES) -> None:
     """Check the file that a command will write at its end.
 
     Args:

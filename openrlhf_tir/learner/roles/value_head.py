@@ -9,10 +9,7 @@ import json
 from pathlib import Path
 
 from safetensors import safe_open
-from transformers.utils import cached_file
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 
 def has_scalar_head(name: str, prefix: str) -> bool:
@@ -26,12 +23,12 @@ def has_scalar_head(name: str, prefix: str) -> bool:
         False also for a model without safetensors files.
     """
     key = f"{prefix}.weight"
-    index = cached_file(name, INDEX, _raise_exceptions_for_missing_entries=False)
+    index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False)
     if index:
         files = json.loads(Path(index).read_text())["weight_map"]
         path = cached_file(name, files[key]) if key in files else None
     else:
-        path = cached_file(name, SINGLE, _raise_exceptions_for_missing_entries=False)
+        path = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
     if path is None:
         return False
     with safe_open(path, "np") as weights:

@@ -25,7 +25,7 @@ Prompt = tuple[int, int]
 MAX_ERRORS = 100
 """Errors that an audit keeps. A file that is not a ledger has one per line."""
 MAX_NAMED_GROUPS = 5
-"""Open groups that an error names."""
+"""Groups of each kind that an error names."""
 PROMPT_BITS = 40
 """Bits of a packed prompt that hold the index; the epoch is in the bits above."""
 

@@ -39,15 +39,13 @@ from ...errors import ConservationError, PipelineError
 from ...machine.sizes import room
 from ...telemetry.jsonl import cut_torn_line
 from ...types import TERMINAL, GroupKey, GroupState
+from .audit import MAX_NAMED_GROUPS
 from .audit import Audit as Audit
 from .audit import audit as audit
 from .lines import BEGINNING as BEGINNING
 from .lines import FORMAT, Mark, checksum_of, compare, hash_file, last_line, read_lines, run_of, seal
 
 log = logging.getLogger(__name__)
-
-MAX_NAMED_GROUPS = 5
-"""Groups of each kind that an error message names."""
 
 
 class Ledger:

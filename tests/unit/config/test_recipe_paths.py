@@ -37,6 +37,12 @@ def test_a_data_file_that_is_missing_is_looked_for_beside_the_recipe(recipe, tmp
     assert cfg.data.prompt_dataset[1] == str(tmp_path / "recipes" / "more" / "typo.jsonl")
 
 
+@pytest.mark.parametrize("name", ["models/qwen/small", ".models/small"])
+def test_a_name_that_the_hub_cannot_have_is_a_path_beside_the_recipe_even_if_missing(recipe, tmp_path, name):
+    """So the message that it does not exist names the place that was meant."""
+    assert recipe(f'[actor]\nmodel_name_or_path = "{name}"\n').actor.model_name_or_path == f"{tmp_path}/recipes/{name}"
+
+
 def test_several_files_in_one_text_are_each_beside_the_recipe(recipe, tmp_path):
     cfg = recipe('[data]\nprompt_dataset = "rows.jsonl,Org/set"\n')
     assert cfg.data.prompt_dataset == f"{tmp_path}/recipes/rows.jsonl,Org/set"
@@ -58,6 +64,7 @@ def test_an_option_of_an_environments_server_that_names_a_file_is_beside_the_rec
     path = tmp_path / "r.toml"
     path.write_text(
         '[env]\nname = "search"\nserver_options = { corpus = "wiki.jsonl", index = "wiki.txt", mode = "wiki", k = 5,'
+        ' image = "docker.io/owner/name:latest", share = ".5",'
         ' mirror = "http://host/wiki.jsonl" }\n'
         '[envs.other]\nname = "search"\nserver_options = { corpus = "../wiki.jsonl" }\n'
     )
@@ -67,6 +74,8 @@ def test_an_option_of_an_environments_server_that_names_a_file_is_beside_the_rec
         "index": str(tmp_path / "wiki.txt"),
         "mode": "wiki",
         "k": 5,
+        "image": "docker.io/owner/name:latest",
+        "share": ".5",
         "mirror": "http://host/wiki.jsonl",
     }
     assert table["envs"]["other"]["server_options"] == {"corpus": str(tmp_path.parent / "wiki.jsonl")}
