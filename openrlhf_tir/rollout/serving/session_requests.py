@@ -1,5 +1,6 @@
 """Change the requests that agent frameworks send by default to requests whose tokens the policy samples freely.
 
+    temperature left out             becomes the session's, where vLLM would take 1
     tools[].function.strict          removed: a grammar would change the distribution, but the recorded log-probs are
                                      the policy's own
     tool_choice of a tool, or any    becomes "auto", for the same reason
@@ -8,7 +9,7 @@
     stop                             the stop text stays in the answer: it was sampled, so the next prompt must have it
                                      to continue
 
-Every change is a note of the session, which its end returns and the actor logs once. Constraints that are the point of
+Every other change is a note of the session, which its end returns and the actor logs once. Constraints that are the point of
 a request (response_format, guided decoding) are not removed but refused, by engines/openai_app.py.
 """
 
@@ -32,10 +33,17 @@ NO_CALLS = ("none", {"type": "none"})
 STOP_NOTE = "stop: the stop text stays in the answer, so that the next request continues what was sampled"
 
 
-def policy_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the request as it is served, and a note for each change. `body` itself is not changed."""
+def policy_request(body: dict[str, Any], temperature: float) -> tuple[dict[str, Any], list[str]]:
+    """Return the request as it is served, and a note for each option that is not followed.
+
+    Args:
+        body: The request. It is not changed.
+        temperature: The session's temperature, for a request that has none.
+    """
     changed = dict(body)
     notes = []
+    if body.get("temperature") is None:
+        changed["temperature"] = temperature
     tools = body.get("tools")
     if isinstance(tools, list) and any(_is_strict(tool) for tool in tools):
         changed["tools"] = [_without_strict(tool) for tool in tools]

@@ -57,7 +57,7 @@ class OpenSession(BaseModel):
     """Body of POST /sessions."""
 
     model_config = ConfigDict(extra="forbid")
-    temperature: Temperature = Field(1.0, description="temperature that the session's requests must have")
+    temperature: Temperature = Field(1.0, description="temperature of the session's requests, which they may leave out")
     override_sampling: bool = Field(False, description="as for a task")
 
 
@@ -233,7 +233,7 @@ async def _as_policy_request(
     with suppress(ValueError):
         requested = json.loads(body)
         if isinstance(requested, dict):
-            request, notes = policy_request(requested)
+            request, notes = policy_request(requested, session.temperature)
             if request.get("tools") and not template_shows.tools:
                 notes.append(TOOLS_NOTE)
             folded = None if template_shows.system else without_system(request)

@@ -146,6 +146,26 @@ async def test_what_a_framework_asks_for_by_default_is_served_and_what_was_chang
     assert end["notes"] == [STRICT_NOTE, REQUIRED_NOTE, STOP_NOTE]
 
 
+@pytest.mark.parametrize(("sent", "served"), [({}, 0.7), ({"temperature": None}, 0.7), ({"temperature": 0}, 0)])
+@pytest.mark.parametrize("path", ["completions", "chat/completions", "responses", "messages"])
+async def test_a_request_without_a_temperature_has_the_sessions(client, service, path, sent, served):
+    """vLLM would take 1, which a session of another temperature refuses."""
+    session = (await client.post("/sessions", json={"temperature": 0.7})).json()
+    await client.post(f"{session['base_url']}/{path}", json={"prompt": [0], "sampled": [1], **sent})
+    assert service.bodies[-1]["temperature"] == served
+    end = (await client.post(f"/sessions/{session['session_id']}/reward", json={})).json()
+    assert end["notes"] == []
+
+
+async def test_a_greedy_evaluations_task_is_answered_greedily(client, service):
+    running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math"), 0, temperature=0.0))
+    task = (await client.post("/agent/tasks", json={"wait_s": 60})).json()
+    await client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
+    assert service.bodies[-1]["temperature"] == 0
+    await client.delete(f"/sessions/{task['session_id']}")
+    await running
+
+
 @pytest.mark.parametrize(
     ("choice", "served"),
     [
