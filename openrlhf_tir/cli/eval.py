@@ -26,6 +26,8 @@ FIRST = (
     "run_dir",
 )
 """The settings that its help lists."""
+ENGINES = "engines"
+"""Directory below that of the items which takes the place of the run directory: logs and endpoints of the engines."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,24 +63,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from .preflight import check
-
     if args.list_suites:
         return list_suites()
     if args.model:
         args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
     check_new_file(args.out, "--out")
     cfg = config_of(args)
+    items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"
+    # The recipe's run directory may belong to a running run, whose logs and endpoints the engines would overwrite.
+    cfg = cfg.model_copy(update={"run_dir": items / ENGINES})
     if args.suite or args.items or args.sweep:
-        return _suites(args, cfg)
-    check(cfg, training=False)
-    from ..cluster.jobs.main import evaluate
-
-    evaluate(cfg, out=args.out)
+        _suites(args, cfg, items)
+    else:
+        _held_out(cfg, items, args.out)
     return 0
 
 
-def _suites(args: argparse.Namespace, cfg: Config) -> int:
+def _held_out(cfg: Config, items: Path, out: Path | None) -> None:
+    """Evaluate on the recipe's own rows, sampled and greedily."""
+    from ..cluster.run_lock import run_lock
+    from .preflight import check
+
+    check(cfg, training=False)
+    with run_lock(items):  # Two commands would write the same logs.
+        from ..cluster.jobs.main import evaluate
+
+        evaluate(cfg, out=out)
+
+
+def _suites(args: argparse.Namespace, cfg: Config, items: Path) -> None:
+    """Evaluate suites, rows with items, or a sweep."""
     from ..cluster.run_lock import run_lock
     from ..evaluation.plan import plan
     from .preflight import check
@@ -87,7 +101,6 @@ def _suites(args: argparse.Namespace, cfg: Config) -> int:
         raise ConfigError(
             "--sweep env.max_calls has no effect if an agent decides what it calls. Sweep another setting."
         )
-    items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"
     with run_lock(items):  # Two commands would sample and append the same problems.
         if args.suite and "eval.dataset" not in args.overrides:
             # What a recipe evaluates during its run is not asked for here.
@@ -97,7 +110,6 @@ def _suites(args: argparse.Namespace, cfg: Config) -> int:
         from ..cluster.jobs.main import evaluate_suites
 
         evaluate_suites(planned, out=args.out)
-    return 0
 
 
 def list_suites() -> int:
