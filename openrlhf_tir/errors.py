@@ -43,7 +43,7 @@
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- MethodBroken        a method's function failed on group after group; says where, and the last error
-       |- StallError          nothing progressed for stall_timeout_s (names the blocked edge), or only failures came
+       |- StallError          nothing progressed for a long time (names the blocked edge), or only failures came
        |- BackgroundDied      a background task failed again and again and was given up; names it
     |- ReproductionFailed     a command of a miniature failed, or left no figures; names it and its log. Never a verdict
     |- Unproductive           no group of several batches could be trained; says why and shows one

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,7 @@ from openrlhf_tir.config.removed_settings import REMOVED, remedy
 from openrlhf_tir.config.settings import load, load_former
 from openrlhf_tir.config.toml_file import dump
 from openrlhf_tir.errors import ConfigError
+from tests.conftest import REPO
 
 DEFAULTS = DECIDED | {f"filter.{option}": default for option, default in FORMER_LIMITS.items()}
 
@@ -153,3 +157,56 @@ def test_a_run_of_an_earlier_version_is_read_without_what_is_gone(tmp_path):
 def test_a_removed_setting_on_the_command_line_is_answered_with_its_remedy(flag):
     (mistake,) = unknown_flags([flag])
     assert mistake.code == "removed_setting"
+
+
+ABOUT_FORMER_NAMES = ("removed_settings.py", "former_settings.py", "openrlhf_flags.py", "integrations/openrlhf_")
+"""Modules about the names of earlier versions, and of OpenRLHF, which has some of them."""
+PLACEHOLDER = "\0"
+"""Stands for what an f-string inserts."""
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Yield every string, docstring and f-string of a module; the whole text of another file."""
+    if path.suffix != ".py":
+        yield path.read_text()
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else PLACEHOLDER for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _removed_names(text: str) -> set[str]:
+    """Return the removed settings that a text names, also by a name that an f-string puts together."""
+    found = set()
+    for word in re.findall(rf"[\w.{PLACEHOLDER}]+", text):
+        word = word.strip(".")
+        field = word.rpartition(".")[2].replace(PLACEHOLDER, "").strip("_")
+        if "." in word and field:
+            pattern = re.compile(re.escape(word).replace(PLACEHOLDER, r"[\w.]*"))
+            found |= {name for name in REMOVED if pattern.fullmatch(name)}
+    return found
+
+
+def test_a_name_that_an_f_string_puts_together_is_found():
+    assert _removed_names(f"Raise env.{PLACEHOLDER}_timeout_s.") >= {"env.reset_timeout_s"}
+    assert _removed_names(f"{PLACEHOLDER}.reset_timeout_s = {PLACEHOLDER}") == {"env.reset_timeout_s"}
+    assert _removed_names(f"{PLACEHOLDER}.code_timeout_s, {PLACEHOLDER}.{PLACEHOLDER}, env.step_timeout_s") == set()
+
+
+def test_no_message_docstring_or_recipe_names_a_removed_setting():
+    files = [
+        path
+        for room in ("openrlhf_tir", "env_servers", "miniatures")
+        for kind in ("*.py", "*.toml")
+        for path in (REPO / room).rglob(kind)
+        if not any(part in path.as_posix() for part in ABOUT_FORMER_NAMES)
+    ]
+    named = {
+        path.relative_to(REPO).as_posix(): names
+        for path in files
+        if (names := set[str]().union(*map(_removed_names, _texts(path))))
+    }
+    assert named == {}
+    assert len(files) > 400

@@ -14,7 +14,7 @@ from .llm_engine import RUN
 
 
 class Deadlines(dict[str, float]):
-    """Seconds by call: "reset" and "step" (env.step_timeout_s)."""
+    """Seconds by call: "step" (env.step_timeout_s) and "reset" (three times that)."""
 
 
 class CallLate(Exception):
@@ -110,8 +110,8 @@ async def _deadline(call: str, deadlines: Deadlines) -> AsyncIterator[None]:
         if not clock.expired():
             raise  # the user's code raised it
         raise CallLate(
-            f"{call} of the agent instance did not finish within env.{call}_timeout_s = {deadlines[call]:g} s."
-            " Make it faster, or raise the deadline."
+            f"{call} of the agent instance did not finish within {deadlines[call]:g} s. Make it faster, or raise"
+            f" env.step_timeout_s = {deadlines['step']:g}: a reset has three times that."
         ) from e.__cause__
 
 

@@ -91,6 +91,8 @@ class Game:
     """An agent instance: each step is worth 1."""
 
     async def reset(self, states):
+        if states["observation"] == "wait":
+            await asyncio.sleep(3600)
         return {"observation": states["observation"]}
 
     async def step(self, states):
@@ -131,9 +133,11 @@ async def test_what_a_method_returns_wrongly_is_told_at_that_method():
         assert caught.value.place == f"{__file__}:{method.__code__.co_firstlineno}"
 
 
-async def test_a_step_that_does_not_end_misses_its_deadline():
+@pytest.mark.parametrize("call", ["reset", "step"])
+async def test_a_call_that_does_not_end_misses_its_deadline_and_is_told_the_setting(call):
+    game = recorded(Game, Deadlines(reset=0.03, step=0.01))()
     with pytest.raises(CallLate, match=r"env\.step_timeout_s = 0\.01"):
-        await recorded(Game, Deadlines(reset=60.0, step=0.01))().step({"action_text": "wait"})
+        await getattr(game, call)({"action_text": "wait", "observation": "wait"})
 
 
 async def test_a_constructor_that_openrlhfs_older_examples_make_async_is_awaited():
