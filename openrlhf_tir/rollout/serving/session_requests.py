@@ -9,8 +9,8 @@
     stop                             the stop text stays in the answer: it was sampled, so the next prompt must have it
                                      to continue
 
-Every other change is a note of the session, which its end returns and the actor logs once. Constraints that are the point of
-a request (response_format, guided decoding) are not removed but refused, by engines/openai_app.py.
+Every other change is a note of the session, which its end returns and the actor logs once. Constraints that are the
+point of a request (response_format, guided decoding) are not removed but refused, by engines/openai_app.py.
 """
 
 from __future__ import annotations
