@@ -375,20 +375,22 @@ def summary(soak: Soak, minutes: float, found: list[str]) -> dict:
 
 def main() -> int:
     parser = command_parser(__doc__)
-    parser.add_argument("--minutes", type=float, default=360.0)
+    parser.add_argument("--minutes", type=float, default=360.0, help="how long disturbances go on [%(default)g]")
     parser.add_argument("--every", type=float, default=120.0, metavar="S", help="mean time between two disturbances")
     parser.add_argument("--sample", type=float, default=5.0, metavar="S", help="time between two samples")
     parser.add_argument(
         "--settle", type=int, metavar="N", help="first updates of a process that are left out [10; smollm2 6]"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--growth-mib", type=float, default=48.0, help="the most that one process may grow")
+    parser.add_argument(
+        "--growth-mib", type=float, default=48.0, help="the most that one process may grow [%(default)g]"
+    )
     parser.add_argument(
         "--growth-mib-per-update",
         type=float,
         help="the most that the processes of a kind may grow on average [5; the toy model 0.1]",
     )
-    parser.add_argument("--growth-descriptors", type=float, default=8)
+    parser.add_argument("--growth-descriptors", type=float, default=8, help="the same, in descriptors [%(default)s]")
     parser.add_argument("--directory", type=Path, help="where the run goes (default: a temporary directory)")
     parser.add_argument("--toy", type=Path, metavar="DIR", help="run directory of an earlier quickstart or toy-model")
     parser.add_argument("--model", choices=["smollm2"], help="train this model (default: the toy model)")
