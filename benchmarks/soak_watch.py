@@ -58,7 +58,8 @@ class Growth(NamedTuple):
     Attributes:
         updates: Updates between the two.
         memory_mib: Difference of the medians of the memory.
-        descriptors: Difference of the medians of the descriptors.
+        descriptors: Difference of the fewest descriptors. Connections come and go with the load; what is never closed
+            raises the fewest as well.
     """
 
     updates: float
@@ -88,13 +89,15 @@ class Life:
         if len(settled) < MIN_SAMPLES or settled[-1].updates - settled[0].updates < settle:
             return None
         third = len(settled) // 3
-        middle = _medians(settled[third : 2 * third])
-        last = _medians(settled[-third:])
+        middle = _held(settled[third : 2 * third])
+        last = _held(settled[-third:])
         return Growth(*(b - a for a, b in zip(middle, last, strict=True)))
 
 
-def _medians(samples: Sequence[Sample]) -> tuple[float, ...]:
-    return tuple(statistics.median(values) for values in zip(*samples, strict=True))
+def _held(samples: Sequence[Sample]) -> tuple[float, float, int]:
+    """Return what a process holds in the middle of some samples: updates, MiB, descriptors."""
+    updates, memory, descriptors = zip(*samples, strict=True)
+    return statistics.median(updates), statistics.median(memory), min(descriptors)
 
 
 @dataclass

@@ -163,6 +163,14 @@ def test_growth_is_of_the_last_third_over_the_middle_one_and_no_start_up():
     assert len(life.samples) == MIN_SAMPLES and life.growth(settle=0) == (3, 2.0, 0)
 
 
+def test_connections_that_come_and_go_are_no_growth_and_descriptors_that_are_never_closed_are():
+    def life(*descriptors: int) -> Life:
+        return Life("a", [Sample(update, 0.0, number) for update, number in enumerate(descriptors)])
+
+    assert life(7, 20, 7, 7, 8, 20, 30, 30, 7).growth(settle=0).descriptors == 0
+    assert life(7, 20, 7, 9, 20, 21, 12, 30, 30).growth(settle=0).descriptors == 3
+
+
 def test_the_first_updates_of_a_process_are_no_growth():
     """Started at update 100: two updates of start-up, then a MiB an update."""
     start_up = [(100, 0.0), (101, 500.0)]
