@@ -9,7 +9,7 @@ cfg.environments -> {name: Environment} -> entry_of(...) wherever a task is run,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem, unknown
 from .sections.base import Section
+from .sections.conditions import is_user_code
 from .sections.env import Env
 from .sections.envs import JUDGED_BY, OF_ITS_OWN, NamedEnv
 from .sections.filter import Filter
@@ -195,6 +196,8 @@ def violations(cfg: Config) -> Iterator[Problem]:
             )
     yield from _shares(environments)
     yield from _servers(environments)
+    if not cfg.by_agent:
+        yield from _without_user(environments.values())
 
 
 def _problem(setting: str, message: str) -> Problem:
@@ -234,3 +237,24 @@ def _servers(environments: Mapping[str, Environment]) -> Iterator[Problem]:
                     f" environment. Set {e.section}.server = {other.serves!r} if both mean it,"
                     " or give each its own URL.",
                 )
+
+
+def _without_user(environments: Iterable[Environment]) -> Iterator[Problem]:
+    """Yield environments whose own reward would be 0 for every response, because the model cannot end its turn.
+
+    A protocol of the user's may send messages without the option.
+    """
+    for e in environments:
+        if (
+            e.server_info.rewards_messages
+            and "env" in e.reward.used
+            and not e.env.options.get("user")
+            and not is_user_code(e.env.protocol)
+        ):
+            yield _problem(
+                f"{e.section}.options",
+                f"{e.prefix}reward.name has 'env', and {e.section}.options.user is not set: the environment"
+                f" {e.serves!r} rewards a response when the model has told its user that it is done, so every reward"
+                f" would be 0. Set {e.section}.options user = true, or use {e.prefix}reward.name 'artist' with its"
+                " option functions.",
+            )

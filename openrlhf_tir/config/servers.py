@@ -55,6 +55,7 @@ class ServerInfo:
         builds_index: True if its first start may take long, since it builds an index: it has timeouts.start_s for it.
         runs_code: True if it executes what a model writes, so that the machine must be able to isolate it.
         needs_meta: The keys of a row's meta from which it plays an episode.
+        rewards_messages: True if it gives a reward above 0 only when the model has sent its user a message.
         tools: Schemas of its tools for a chat template, as its /schema will declare them.
         actions: What a check says to it.
     """
@@ -66,6 +67,7 @@ class ServerInfo:
     builds_index: bool = False
     runs_code: bool = False
     needs_meta: tuple[str, ...] = ()
+    rewards_messages: bool = False
     tools: tuple[dict[str, Any], ...] = ()
     actions: Actions = Actions()
 
@@ -128,6 +130,7 @@ SERVERS: dict[str, ServerInfo] = {
     "functions": ServerInfo(
         module="env_servers.functions",
         needs_meta=("domains", "gold"),
+        rewards_messages=True,
         actions=Actions(
             valid=_call("list_directory"),
             task=_FILE_TASK,
@@ -177,6 +180,7 @@ SERVERS: dict[str, ServerInfo] = {
     "bfcl": ServerInfo(
         module="env_servers.adapters.bfcl",
         takes_workers=True,
+        rewards_messages=True,
         actions=Actions(
             valid=_call("pwd"),
             task=_CLASS_TASK,

@@ -141,6 +141,13 @@ BROKEN = [
         {**TWO_ENVIRONMENTS, "envs.calc.url": "http://host:1", "envs.guess.url": "http://host:1"},
     ),
     ("env.file", "environment", {"env.file": "mine.py", "env.url": "http://host:1"}),
+    ("env.options", "environment", {"env.name": "functions", "reward.name": "env"}),
+    ("env.options", "environment", {"env.name": "bfcl", "reward.weights": {"env": 1.0, "artist": 0.5}}),
+    (
+        "envs.desk.options",
+        "environment",
+        {"envs.desk.server": "functions", "envs.desk.reward.name": "env", "envs.calc.server": "echo"},
+    ),
 ]  # fmt: skip
 BROKEN_IN_FINE_TUNING = [
     ("ckpt.max_num", "fine_tuning_keeps_a_checkpoint", {"ckpt.max_num": 0}),
@@ -179,6 +186,22 @@ def test_every_rule_is_broken_by_one_of_these_configurations():
     of_fine_tuning = {code for _, code, _ in BROKEN_IN_FINE_TUNING}
     assert {rule.name for rule in RULES if "train" in rule.commands} == of_training - {"environment"}
     assert {rule.name for rule in RULES if "sft" in rule.commands} == of_fine_tuning
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"env.protocol": "tool", "env.options": {"user": True}},
+        {"env.protocol": "mine.py:Mine"},
+        {"rollout.agent": "external"},
+        {"reward.name": "artist"},
+        {"env.name": "guess", "env.file": "guess.py"},
+    ],
+    ids=["user", "own protocol", "agent", "another reward", "own environment"],
+)
+def test_an_environment_that_rewards_messages_is_accepted_where_there_are_some(overrides):
+    desk = {"env.name": "functions", "reward.name": "env", **overrides}
+    assert ("env.options", "environment") not in problems_of(desk, rules.violations)
 
 
 def test_the_defaults_break_no_rule_of_training():
