@@ -7,7 +7,6 @@ some minutes; the last line is JSON, which is kept beside the attempts.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 from miniatures import numbers
 from miniatures.rows import write_jsonl
 
+from ..command import command_parser
 from .attempt import REPO, cpu_name
 from .summary import RESULTS
 
@@ -51,9 +51,7 @@ def figures(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real_model.prompts", description=__doc__.partition("\n")[0]
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="directory that `openrlhf-tir model smollm2` made")
     parser.add_argument("--out", type=Path, default=RESULTS / "prompts.json", help="[%(default)s]")
     args = parser.parse_args()

@@ -185,7 +185,7 @@ def create_openenv_app(
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = command_parser("env_servers.adapters.openenv.serve", __doc__.partition("\n")[0])
+    p = command_parser("env_servers.adapters.openenv.serve", __doc__)
     p.add_argument(
         "--url", required=True, help=f"base URL of an environment server of ours; ${TOKEN_ENV} is its bearer token"
     )

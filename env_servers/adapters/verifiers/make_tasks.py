@@ -21,7 +21,7 @@ from .load import add_environment_flags, load
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = command_parser("env_servers.adapters.verifiers.make_tasks", __doc__.partition("\n")[0])
+    p = command_parser("env_servers.adapters.verifiers.make_tasks", __doc__)
     add_environment_flags(p)
     p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl", help="file for the rows")
     p.add_argument("--count", type=int, default=-1, metavar="N", help="the first N rows (default: all)")
