@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="DIR_OR_FILE",
-        help='a run\'s directory, or JSONL {"row" or "prompt", "correct", "epoch"}',
+        help='a run\'s directory, or JSONL {"row", "question", "input" or "prompt"; "correct"; "epoch"}',
     )
     add("--out", type=Path, required=True, metavar="FILE", help="file to write: .jsonl, .json or .parquet")
     add(
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from ...data.bad_rows import BadRows
     from ...data.prepare.files import check_target, columns_of, write_rows
-    from ...data.prepare.outcomes import read_outcomes
+    from ...data.prepare.outcomes import TEXTS, read_outcomes
     from ...data.prepare.selection import Selection
     from ...data.prompts import rows_and_problems
     from ...errors import ConfigError, DataError
@@ -93,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
     if not selection.sampled:
         raise DataError(
             f"None of the {selection.rows} rows of {', '.join(args.sources)} was sampled in {', '.join(args.samples)}."
-            " Give the data that the run was trained on, or samples whose 'row',"
-            " 'question' or 'prompt' is that of the rows."
+            f" Give the data that the run was trained on, or samples whose row or {' or '.join(TEXTS)} is that of the"
+            " rows."
         )
     kept_numbers = selection.kept_places(args.top)
 

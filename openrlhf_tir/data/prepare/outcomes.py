@@ -1,8 +1,8 @@
 """How often each row was answered correctly, by epoch, from the samples of a run or an evaluation.
 
     a run's directory    its trajectories/*.jsonl (logger.trajectories = 1), with the groups that filters dropped
-    a JSONL file         one sample or one problem a line: {"row" or "prompt" or "question", "correct": true | 0..1 |
-                         [...], "epoch": 0}
+    a JSONL file         one sample or one problem a line: {"row" or a text of TEXTS, "correct": true | 0..1 | [...],
+                         "epoch": 0}
 
 A line belongs to the row that it names in `row` (data/identity.py), else to the row of its text. Samples that
 infrastructure lost are left out.
@@ -25,6 +25,7 @@ from ..rows import read_rows
 from .decontaminate import question_of
 
 TEXTS = ("question", "input", "prompt")
+"""Columns of a sample that may hold the text of its row; the first that is there counts."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import pytest
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.data import SUBCOMMANDS
 from openrlhf_tir.data.identity import row_id
+from openrlhf_tir.data.prepare.outcomes import TEXTS
 from tests.contract.docs.docs_blocks import blocks
 from tests.data.make_samples import rows
 from tests.unit.data.test_data_prompts import jsonl
@@ -295,6 +296,12 @@ def test_select_keeps_rows_by_their_learning_impact(capsys, tmp_path):
     assert data("select", train, "--samples", run_of(tmp_path), "--learning-impact", 0.59, "--out", out) == 0
     assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == [PROBLEMS[1]]
     assert "####" in capsys.readouterr().out
+
+
+def test_the_help_of_select_names_every_column_that_may_tell_the_row_of_a_sample(capsys):
+    with pytest.raises(SystemExit):
+        data("select", "--help")
+    assert set(re.findall(r'"(\w+)"', capsys.readouterr().out)) == {"row", *TEXTS, "correct", "epoch"}
 
 
 def test_a_selection_that_is_not_possible_is_refused_with_the_flag_and_value(capsys, tmp_path):
