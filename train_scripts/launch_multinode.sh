@@ -4,6 +4,7 @@
 #   srun/sbatch: inside an allocation, launch_multinode.sh -- --recipe ...                        (SLURM; one task per node is started here)
 #   --interface eth1: the network that the nodes reach each other by, for Ray, NCCL and gloo (default: the first address of each node).
 # A run over several nodes needs environment servers that all of them reach: --env.url, what start_env_servers.sh prints, and TIR_ENV_TOKEN.
+# A training run that dies, as with a node, goes on by itself only with --train.max_restarts 3 among its flags.
 # Environment: TIR_COMMAND (train, or sft), RAY_PORT (6379), RAY_HEAD_FLAGS (more of `ray start --head`: --dashboard-host=0.0.0.0), TIR_VENV (.venv).
 # What NCCL, gloo, vLLM, torch, Triton, CUDA and DeepSpeed read from the environment goes to every process of the run, on all nodes:
 # openrlhf_tir/config/forwarded.py has the list.

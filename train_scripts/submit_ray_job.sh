@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Submit a training run to a Ray cluster: submit_ray_job.sh --run-dir /shared/runs/a --recipe zerotir_7b --env.url URLS ...   [any flag of `openrlhf-tir train`]
 # On a cluster of several nodes URLS are environment servers that all of them reach (what start_env_servers.sh prints), with TIR_ENV_TOKEN set.
+# A training run that dies, as with a node, goes on by itself only with --train.max_restarts 3 among its flags.
 # Environment: RAY_ADDRESS (dashboard, default http://127.0.0.1:8265), TIR_JOB_FLAGS (more flags for `ray job submit`, e.g. --no-wait),
 #   TIR_COMMAND (train, or another command). What NCCL, gloo, vLLM, torch, Triton, CUDA and DeepSpeed read from the environment goes to every
 #   process of the run, on all nodes: openrlhf_tir/config/forwarded.py has the list.

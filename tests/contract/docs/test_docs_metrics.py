@@ -15,7 +15,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.data import PromptStream
 from openrlhf_tir.data.curriculum import Settings
 from openrlhf_tir.pipeline.evaluation import Evaluator
-from openrlhf_tir.pipeline.group_metrics import reward_parts
+from openrlhf_tir.pipeline.group_metrics import NOT_REWARD_PARTS, reward_parts
 from openrlhf_tir.pipeline.observer import METRICS, Observer
 from openrlhf_tir.pipeline.scheduler import AutoDepth, StalenessRule
 from openrlhf_tir.pushes import PublishReport
@@ -24,11 +24,10 @@ from tests.pipeline.fakes import group_of
 
 from .docs_blocks import DOCS, REPO, glossary, unexplained
 
-STATS = {"calls": 1.0, "truncated": 0.0, "correct": 1.0, "used_code": 1.0, "format_ok": 1.0}
-STATS |= {"calls_correct": 0.5, "calls_ok": 1.0, "calls_ok_correct": 0.5}
-STATS |= {"n_calls/1": 0.5, "n_calls/9_up": 0.5}
-STATS |= {"code_written": 1.0, "code_run": 0.5, "code_responses": 1.0, "code_after_answer": 0.5}
-STATS |= {"length_used": 9.0, "length_replacements": 9.0, "length_first_done": 8.0, "requests": 2.0, "chains": 1.0}
+PARTS = ("format_ok", "length_used", "length_replacements", "length_first_done")
+"""Some parts of rewards."""
+STATS = dict.fromkeys((*NOT_REWARD_PARTS, *PARTS), 1.0) | {"calls_correct": 0.5, "calls_ok_correct": 0.5}
+"""A group's stats with everything in it. Half of the calls are of correct samples, so that no ratio is 0 / 0."""
 
 
 class Rows:
@@ -64,13 +63,13 @@ def logged(monkeypatch) -> set[str]:
     from openrlhf_tir.algorithms.losses.diagnostics import MAXIMA, SUMS, Tally  # torch: every process would import it
 
     cfg, rows = Config(), Rows()
-    observer = Observer(rows, rows, rows)
-    meta = group_of(GroupKey(0, 0), 0, KEEP)[0]
+    observer = Observer(rows, rows, rows, envs=("guess", "sums"))
+    meta = replace(group_of(GroupKey(0, 0), 0, KEEP)[0], env="guess")
     meta = replace(meta, stats={**meta.stats, **STATS}, failures={"timeout": 1}, masked=["silent", ""])
     observer.group_finished("buffered", meta, None)
-    observer.group_finished("filtered", group_of(GroupKey(0, 1), 0, Verdict(False, "zero_variance"))[0], None)
-    observer.group_finished("failed", None, "timeout")
-    observer.group_finished("requeued", None, "surplus")
+    observer.group_finished("filtered", replace(meta, verdict=Verdict(False, "zero_variance")), None)
+    observer.group_finished("failed", meta, "timeout")
+    observer.group_finished("requeued", meta, "surplus")
     observer.selection.trained([meta])
     parts = ("map", "pause", "freeze", "begin", "load", "read_back", "resume", "canary", "score")
     of_parts = {"push_ipc": 1.0, "push_ipc_failed": 0.0} | {f"push_{part}_s": 0.1 for part in parts}

@@ -215,6 +215,14 @@ def test_a_script_asked_for_help_gives_it(script, scripts):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "file", ["launch_multinode.sh", "submit_ray_job.sh", "clusters/slurm.sbatch", "clusters/rayjob.yaml"]
+)
+def test_every_way_to_a_cluster_restarts_a_run_that_died_or_names_the_flag(file):
+    """train.max_restarts is 0, so that nothing is started again by itself."""
+    assert "--train.max_restarts 3" in (REPO / "train_scripts" / file).read_text()
+
+
 def test_start_env_servers_names_the_servers_there_are():
     env = {**os.environ, "TIR_VENV": sys.prefix}
     done = subprocess.run(
