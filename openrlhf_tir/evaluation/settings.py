@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import Config
 from ..config.former_settings import env_as_today
+from ..config.own_files import by_content
 from ..config.removed_settings import remedy
 from ..errors import ConfigError, unknown
 
@@ -147,7 +148,19 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
         before["env"] = {name: _in_todays_settings(environment) for name, environment in before["env"].items()}
     if before.get("engine"):
         before["engine"] = before["engine"][:2]  # the third was vllm.max_model_len
-    return _differences(now, before, "")
+    return _differences(_by_content(now), _by_content(before), "")
+
+
+def _by_content(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of `made_under` in which files of user code are named by their content: each command works with
+    copies in a directory of its own."""
+    changed = dict(settings)
+    if settings.get("env"):
+        changed["env"] = by_content({"envs": settings["env"]})["envs"]
+    if settings.get("agent"):
+        who, file = settings["agent"]
+        changed["agent"] = [who, by_content({"train": {"agent_func_path": file}})["train"]["agent_func_path"]]
+    return changed
 
 
 def _in_todays_settings(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.evaluation.plan import PlannedSet, check_whole, digest_of, plan
 from openrlhf_tir.evaluation.settings import Sampled, differences, made_under, parse_sweep
@@ -213,6 +214,17 @@ def test_a_setting_that_moved_is_compared_where_it_is_now():
     assert told == {"env.python_tir.server_options.stateful", "env.python_tir.options.budget_message"}
     before["env"]["python_tir"] |= {"stateful": False, "budget_message": False}
     assert differences(made_under(Config(), BASE, "s", "d"), before) == []
+
+
+def test_copies_of_a_file_are_one_file_until_it_is_edited(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("def score(): ...\nclass AgentExecutor: ...\n")
+    cfg = Config(reward={"name": f"{file}:score"}, train={"agent_func_path": str(file)}, env={"name": "echo"})
+    earlier, now = (made_under(freeze(cfg, tmp_path / run / "own"), BASE, "s", "d") for run in ("a", "b"))
+    assert earlier != now and differences(now, earlier) == []
+    file.write_text("def score(): return 1\nclass AgentExecutor: ...\n")
+    edited = made_under(freeze(cfg, tmp_path / "c" / "own"), BASE, "s", "d")
+    assert {d.partition(":")[0] for d in differences(edited, earlier)} == {"agent", "env.echo.reward.name"}
 
 
 def test_an_option_or_argument_with_the_name_of_a_removed_setting_is_a_setting():
