@@ -2,9 +2,9 @@
 
 A mistake of the model is an observation and is trained (outcome model_error): `bad_call`, `unknown_function`, and
 `refused`, which is an exception of the tool: verl and TRL show it to the model as well. Two kinds of exception are not
-the model's doing and fail the step: a NameError, a missing import and the like (a defect of the tool, with file and
-line), and a service that does not answer (an outage). A tool that reaches hosts which the model names must catch their
-errors itself.
+the model's doing and fail the step: a NameError, a missing import, a service's wrong key and the like (a defect of the
+tool, with file and line), and a service that does not answer (an outage). A tool that reaches hosts which the model
+names must catch their errors itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from env_servers.actions import CALLS, BadAction, cut_to_reply, read_calls
-from env_servers.defects import described, is_outage
+from env_servers.defects import described, is_denied, is_outage
 from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
 
@@ -152,7 +152,7 @@ class ToolEnv(Env):
         try:
             return (*await tool.call(self.session, arguments), None)
         except Exception as e:
-            if is_outage(e) or (isinstance(e, DEFECTS) and not _in_executed_text(e)):
+            if is_outage(e) or is_denied(e) or (isinstance(e, DEFECTS) and not _in_executed_text(e)):
                 raise
             return f"Error when executing {name}: {described(e)}", None, "refused"
 

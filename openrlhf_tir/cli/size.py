@@ -130,6 +130,8 @@ def _on_cpus(args: argparse.Namespace) -> int:
         *([(f"each of {plan.rewards} reward models", plan.reward, plan.reward_bytes)] if plan.rewards else []),
     ):
         _add_parts(table, where, parts, total)
+    if plan.last_push:
+        table.add_row("learner rank 0", "the last push", size(plan.last_push), end_section=True)
     table.add_row("/dev/shm, if it has room", "two files of weights", size(plan.pushes))
     table.add_row("other processes", "controller, Ray, environment servers", size(plan.others), end_section=True)
     table.add_row("the node", "all at the peak", size(plan.total))

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,9 @@ class LearnerRank:
         address = ray.util.get_node_ip_address()
         compare(theirs, f"learner rank {self.rank}", address)
         prove(mark, f"learner rank {self.rank}", address)
-        return NodeReport(address, time.time(), node_memory()[1], gpu_memory())
+        return NodeReport(
+            address, time.time(), node_memory()[1], gpu_memory(), has_liger=find_spec("liger_kernel") is not None
+        )
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
         """Load the model and return its version."""

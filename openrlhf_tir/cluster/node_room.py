@@ -25,13 +25,15 @@ class NodeReport(NamedTuple):
         address: Address of the node.
         time: Its clock, in seconds since the epoch.
         memory: Bytes of host memory, or of the rank's control group if that has less.
-        gpu: Bytes of the node's smallest GPU; None if there is none, or if it is not known.
+        gpu: Bytes of the smallest GPU that the rank can have; None if there is none, or if it is not known.
+        has_liger: Whether the package liger-kernel is installed. A controller without GPUs may not have it.
     """
 
     address: str
     time: float
     memory: int
     gpu: int | None
+    has_liger: bool = False
 
 
 def check_room(cfg: Config, reports: Sequence[NodeReport], *, gpus: bool) -> None:
@@ -39,30 +41,40 @@ def check_room(cfg: Config, reports: Sequence[NodeReport], *, gpus: bool) -> Non
 
     Args:
         cfg: The run's configuration.
-        reports: What each rank tells of its node.
+        reports: What each rank tells of its node, rank 0 first.
         gpus: Whether the ranks have GPUs.
 
     Raises:
         ConfigError: A node's host memory, or its smallest GPU, is too small.
     """
     faults = []
+    host = host_plan(cfg, gpus=gpus)
+    if host is None:
+        return
     ranks = Counter(report.address for report in reports)
     for report in {report.address: report for report in reports}.values():
-        host = host_plan(cfg, gpus=gpus)
-        if host is None:
-            return
         count = ranks[report.address]
         needed = count * (host.rank_bytes + host.checkpoint)
+        if report.address == reports[0].address:
+            needed += host.last_push
         if needed > usable(report.memory):
             faults.append(
                 f"node {report.address} got {count} learner ranks, which need {size(needed)} of host memory, with their"
                 f" copies for a checkpoint; of its {size(report.memory)} a run may use {1 - KEPT_FREE:.0%},"
                 f" {size(usable(report.memory))}. {REMEDY}"
             )
-        if gpus and report.gpu and (gpu := memory_plan(cfg, report.gpu)):
+        if gpus and report.gpu and (gpu := memory_plan(_with_kernels_of(report, cfg), report.gpu)):
             judged = gpu if cfg.engines_beside_ranks else replace(gpu, engine_known=False)  # engines' cards may differ
             faults += [f"on a GPU of node {report.address}, {fault}" for fault in judged.faults(report.gpu)]
     if faults:
         raise ConfigError(
             f"The cluster is too small for the learner: {' '.join(faults)} `openrlhf-tir size` lists each part."
         )
+
+
+def _with_kernels_of(report: NodeReport, cfg: Config) -> Config:
+    """Return the configuration with ds.use_liger_kernel as a node with a GPU takes it where it is unset."""
+    if cfg.ds.use_liger_kernel is not None:
+        return cfg
+    used = report.has_liger and cfg.ds.ring_attn_size == 1
+    return cfg.model_copy(update={"ds": cfg.ds.model_copy(update={"use_liger_kernel": used})})

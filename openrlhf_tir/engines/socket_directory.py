@@ -7,6 +7,7 @@ engine of this user on the node removes.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from uuid import uuid4
 
 from ..weights.node_rooms import PREFIX, Room, sweep
 
+log = logging.getLogger(__name__)
 VARIABLE = "VLLM_RPC_BASE_PATH"
 """Where vLLM binds its sockets."""
 LONGEST = 107 - len(f"/{uuid4()}")
@@ -29,14 +31,13 @@ PATIENCE_S = 10.0
 def socket_directory() -> Iterator[None]:
     """Let vLLM bind its sockets in this process's directory within the block, in which the engine is started.
 
-    Where VLLM_RPC_BASE_PATH is set already, or the temporary directory has too long a path, it is left to vLLM.
+    Where VLLM_RPC_BASE_PATH is set already, or the temporary directory has too long a path or a file system without
+    locks, it is left to vLLM.
     """
     room = _room()
-    if room is None:
+    if room is None or not _hold(room):
         yield
         return
-    sweep(room.here.parent)
-    room.hold(PATIENCE_S)
     os.environ[VARIABLE] = str(room.here)
     try:
         yield
@@ -48,6 +49,18 @@ def remove_socket_directory() -> None:
     """Remove the directory, if there is one. Sockets that are connected stay connected."""
     if room := _room():
         room.remove()
+
+
+def _hold(room: Room) -> bool:
+    """Create the room, and return whether that worked: an engine needs sockets, and not their removal."""
+    try:
+        sweep(room.here.parent)
+        room.hold(PATIENCE_S)
+    except OSError as error:
+        log.warning("vLLM's sockets stay behind when this engine ends: %s cannot be used: %s.", room.here, error)
+        room.remove()
+        return False
+    return True
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 CPU_ONLY = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
@@ -42,14 +42,27 @@ def nvidia_smi(*arguments: str, timeout_s: float = NVIDIA_SMI_S) -> str:
 
 
 def gpu_memory() -> int | None:
-    """Return the bytes of this node's smallest GPU; None if there is none, or if nvidia-smi does not tell."""
+    """Return the bytes of the smallest GPU that this process can have; None if nvidia-smi names none."""
     if not gpu_count():
         return None
     try:
         output = nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
-        return min(int(line) for line in output.split()) << 20
+        return smallest([int(line) << 20 for line in output.split()], visible_gpus())
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
+
+
+def smallest(sizes: Sequence[int], visible: int) -> int:
+    """Return the bytes of the smallest GPU that a process may have.
+
+    If a node's GPUs differ, a process with some of them is taken to have the largest: CUDA and nvidia-smi need not
+    count them in the same order.
+
+    Args:
+        sizes: Bytes of each of the node's GPUs.
+        visible: GPUs that the process may use; 0: it has none itself, and all count.
+    """
+    return min(sorted(sizes)[-(visible or len(sizes)) :])
 
 
 def runs_on_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> bool:

@@ -79,6 +79,7 @@ class HostPlan:
         reward: Parts of one reward model.
         rewards: Reward models on a node.
         checkpoint: What one rank copies of its states, which exists while a checkpoint is written beside training.
+        last_push: What was pushed last, which learner rank 0 alone keeps (vllm.sync_backend = delta).
         pushes: Files of weights in /dev/shm, which is the node's memory: the one that is served, the one that arrives.
         others: Controller, Ray's daemons, environment servers.
     """
@@ -90,6 +91,7 @@ class HostPlan:
     reward: dict[str, int]
     rewards: int
     checkpoint: int
+    last_push: int
     pushes: int
     others: int
 
@@ -113,11 +115,12 @@ class HostPlan:
         """Bytes of a node at its peak."""
         ranks = self.ranks * (self.rank_bytes + self.checkpoint)
         models = self.engines * self.engine_bytes + self.rewards * self.reward_bytes
-        return ranks + models + self.pushes + self.others
+        return ranks + self.last_push + models + self.pushes + self.others
 
     @property
     def needs(self) -> str:
         """The sum and its parts as a phrase."""
+        last_push = f" {size(self.last_push)} of the last push," if self.last_push else ""
         pushes = f" {size(self.pushes)} of pushed weights in /dev/shm," if self.pushes else ""
         rewards = (
             f" {self.rewards} reward model{'s' * (self.rewards > 1)} of {size(self.reward_bytes)},"
@@ -127,7 +130,7 @@ class HostPlan:
         copies = f", {size(self.checkpoint)} more of each while a checkpoint is written" if self.checkpoint else ""
         return (
             f"{size(self.total)} of host memory: {self.ranks} learner rank{'s' * (self.ranks > 1)} of"
-            f" {size(self.rank_bytes)}{copies}, {self.engines} engine{'s' * (self.engines > 1)} of"
+            f" {size(self.rank_bytes)}{copies},{last_push} {self.engines} engine{'s' * (self.engines > 1)} of"
             f" {size(self.engine_bytes)},{rewards}{pushes} {size(self.others)} of controller, Ray and environment"
             " servers"
         )
@@ -172,7 +175,8 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
     w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.world_size
     parts, host = learner_parts(cfg, n, shape, w, ranks, on_gpu=False)
     copied = math.ceil(checkpoint_bytes(cfg) / ranks) if cfg.ckpt.max_num else 0
-    kept = {"kept on the host": host - copied}
+    last_push = n * w if cfg.vllm.pushes_changes else 0
+    kept = {"kept on the host": host - copied - last_push}
     checkpoint = copied if gpus or not copied else _copied_on_cpu(cfg, n, w, ranks)
     if gpus:
         learner = {"process": LEARNER_HOST} | kept
@@ -199,6 +203,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
         reward=_reward_model(cfg, w, gpus=gpus),
         rewards=rewards,
         checkpoint=checkpoint,
+        last_push=last_push,
         pushes=pushed if in_memory else 0,
         others=CONTROLLER + ENV_WORKER * servers,
     )

@@ -12,6 +12,7 @@ Only the standard library is imported, because environment servers use this modu
 from __future__ import annotations
 
 import errno
+import json
 import signal
 import ssl
 import sys
@@ -36,7 +37,9 @@ WRONG_URLS = frozenset({"InvalidURL", "NonHttpUrlClientError", "UnsupportedProto
 MODEL_CLIENTS = ("anthropic", "litellm", "openai")
 """Packages that ask a language model over HTTP. Their other errors have the cause behind them."""
 BUSY_STATUSES = frozenset({408, 409, 429})
-"""Statuses of HTTP below 500 after which asking again may help: too late, in conflict, too many requests."""
+"""Refusals of HTTP after which asking again may help: too late, in conflict, too many requests."""
+ACCESS_STATUSES = frozenset({401, 402, 407})
+"""Refusals of HTTP that are about who asks, whatever is asked: a wrong key, a used-up account, a proxy's log-in."""
 
 
 class Overrun(BaseException):
@@ -88,24 +91,35 @@ def user_code_errors() -> tuple[type[BaseException], ...]:
 def is_outage(error: BaseException) -> bool:
     """Return True if an error of user code means that a service did not answer, so that waiting may help.
 
-    An answer that refuses the request (a wrong key, a page that does not exist) is none, nor is a URL or JSON that
+    An answer that its library cannot read counts as none: it is often the error page of a proxy before a service that
+    restarts. One that refuses the request (a wrong key, a page that does not exist) is no outage, nor is a URL that
     cannot be read: the user's code or the model's text is at fault.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_outage, error.exceptions))
     if isinstance(error, FILE_ERRORS):
         return False
-    classes = [base for base in type(error).__mro__ if issubclass(base, Exception)]
-    packages = {base.__module__.partition(".")[0] for base in classes}
+    packages = _packages(error)
     if packages.isdisjoint(NETWORK_LIBRARIES + MODEL_CLIENTS):
         return isinstance(error, OSError | TimeoutError) and getattr(error, "errno", None) not in ARGUMENT_ERRNOS
     status = _status(error)
     if status is not None:
-        return status >= 500 or status in BUSY_STATUSES
+        return not 400 <= status < 500 or status in BUSY_STATUSES
     if packages.intersection(MODEL_CLIENTS):
         return error.__cause__ is not None and is_outage(error.__cause__)
-    unreadable = isinstance(error, ValueError) and not isinstance(error, ssl.SSLError)
-    return not unreadable and WRONG_URLS.isdisjoint(base.__name__ for base in classes)
+    wrong_url = isinstance(error, ValueError) and not isinstance(error, ssl.SSLError | json.JSONDecodeError)
+    return not wrong_url and WRONG_URLS.isdisjoint(base.__name__ for base in type(error).__mro__)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Return True if a service denies access to user code, whatever it asks: no text of a model can be the cause."""
+    asks = not _packages(error).isdisjoint(NETWORK_LIBRARIES + MODEL_CLIENTS)
+    return asks and _status(error) in ACCESS_STATUSES
+
+
+def _packages(error: BaseException) -> set[str]:
+    """Return the packages that define an error's class and the exceptions that it extends."""
+    return {base.__module__.partition(".")[0] for base in type(error).__mro__ if issubclass(base, Exception)}
 
 
 def _status(error: BaseException) -> int | None:

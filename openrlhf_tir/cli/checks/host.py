@@ -353,7 +353,7 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
     if not runs_here(cfg) or (plan := host_plan(cfg, gpus=machine.gpus > 0, shm_free=machine.shm_free)) is None:
         return []
     if not learner:
-        plan = replace(plan, ranks=0, pushes=0)
+        plan = replace(plan, ranks=0, last_push=0, pushes=0)
     used, total = machine.memory
     faults = plan.faults(total)
     if machine.gpu_bytes and learner and (gpu_plan := memory_plan(cfg, machine.gpu_bytes)):

@@ -64,7 +64,9 @@ def _set_warm_up(draft: Draft, trl: Callable[[str], Any], section: str, updates:
     ratio = float(trl("warmup_ratio") or 0)
     steps = float(trl("warmup_steps") or 0)
     setting = f"{section}.lr_warmup_ratio"
-    if 0 < steps < 1:  # transformers 5 takes a share under this name
+    if str(trl("lr_scheduler_type")) == "constant":  # without a warm-up, whatever is asked for
+        ratio = 0.0
+    elif 0 < steps < 1:  # transformers 5 takes a share under this name
         ratio = steps
     elif steps and updates:
         ratio = steps / updates

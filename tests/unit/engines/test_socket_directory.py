@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -82,3 +84,12 @@ def test_a_path_of_the_users_own_and_a_temporary_directory_with_a_long_name_are_
     with socket_directory.socket_directory():
         assert os.environ[VARIABLE] == "/elsewhere"
     assert os.environ[VARIABLE] == "/elsewhere" and not os.listdir(temporary)
+
+
+def test_where_nothing_can_be_locked_the_sockets_are_left_to_vllm_and_the_engine_starts(temporary, monkeypatch):
+    def no_locks(fd, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with socket_directory.socket_directory():
+        assert VARIABLE not in os.environ and not os.listdir(temporary)

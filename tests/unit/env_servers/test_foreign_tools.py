@@ -16,6 +16,7 @@ from openrlhf_tir.user_code.plugins import ENVIRONMENT, load
 TRL = '''
 """Tools as TRL takes them."""
 import asyncio
+from urllib.error import HTTPError
 
 
 def multiply(a: int, b: int = 2) -> int:
@@ -60,13 +61,15 @@ def broken(a: int) -> int:
 
 
 def offline(path: str) -> str:
-    """Ask a service that is down, or open a file.
+    """Ask a service that is down or answers with a status, or open a file.
 
     Args:
-        path: A file; "service" asks the service.
+        path: A file; "service" asks the service, a number is its status.
     """
     if path == "service":
         raise ConnectionRefusedError("the service is down")
+    if path.isdigit():
+        raise HTTPError("http://service", int(path), "refused", None, None)
     return open(path).read()
 
 
@@ -229,6 +232,14 @@ async def test_an_unreachable_service_fails_the_step_and_is_not_shown_to_the_mod
     env, _ = await opened(load(ENVIRONMENT, f"{trl}:offline"))
     with pytest.raises(ConnectionRefusedError):
         await env.step(action(("offline", {"path": "service"})), 5.0)
+
+
+async def test_a_wrong_key_of_a_service_fails_the_step_and_a_page_that_does_not_exist_is_shown_to_the_model(trl):
+    env, _ = await opened(load(ENVIRONMENT, f"{trl}:offline"))
+    with pytest.raises(OSError, match="401"):
+        await env.step(action(("offline", {"path": "401"})), 5.0)
+    step = await env.step(action(("offline", {"path": "404"})), 5.0)
+    assert (step.outcome, step.signals["error_type"]) == ("model_error", "refused")
 
 
 @pytest.mark.parametrize("path", ["no/such/file", "x" * 5000, "a\0b"])

@@ -216,6 +216,13 @@ def test_beside_gpus_the_host_holds_processes_and_what_is_kept_there(tmp_path):
     assert plan.checkpoint == 12 * N, "states of a GPU are copied to be written"
 
 
+def test_rank_0_alone_keeps_what_was_pushed_last(tmp_path):
+    actor = {"num_gpus_per_node": 4}
+    without = host_plan(small(tmp_path, actor=actor, vllm={"sync_backend": "file"}), gpus=True)
+    with_it = host_plan(small(tmp_path, actor=actor, vllm={"sync_backend": "delta"}), gpus=True)
+    assert with_it.rank_bytes == without.rank_bytes and with_it.total == without.total + 2 * N
+
+
 def test_what_a_node_needs_just_fits_or_is_refused_with_need_and_remedy(tmp_path):
     plan = host_plan(small(tmp_path), gpus=False)
     assert plan.faults(plan.total * 20 // 19 + 1) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import http.client
+import json
 import signal
 import ssl
 import threading
@@ -20,6 +21,7 @@ import requests
 from openrlhf_tir.user_code.failures import (
     Overrun,
     described,
+    is_denied,
     is_outage,
     suspended_at,
     thread_at,
@@ -62,9 +64,15 @@ def answered(status: int) -> list[Exception]:
     ]
 
 
-@pytest.mark.parametrize(("status", "outage"), [(429, True), (500, True), (503, True), (400, False), (404, False)])
-def test_an_answer_that_refuses_the_request_is_no_outage_and_a_server_that_fails_is_one(status, outage):
+@pytest.mark.parametrize(("status", "outage"), [(200, True), (429, True), (503, True), (400, False), (404, False)])
+def test_an_answer_that_refuses_the_request_is_no_outage_and_one_that_fails_or_cannot_be_read_is_one(status, outage):
     assert [is_outage(error) for error in answered(status)] == [outage] * 4
+
+
+@pytest.mark.parametrize(("status", "denied"), [(401, True), (407, True), (400, False), (403, False), (404, False)])
+def test_access_is_denied_by_a_status_that_no_request_could_have_avoided(status, denied):
+    assert [is_denied(error) for error in answered(status)] == [denied] * 4
+    assert not is_denied(SystemError(status)) and not is_denied(requests.ConnectionError())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +81,8 @@ def test_an_answer_that_refuses_the_request_is_no_outage_and_a_server_that_fails
         (requests.ConnectionError(), True),
         (requests.exceptions.SSLError(), True),
         (requests.exceptions.MissingSchema(), False),
-        (requests.exceptions.JSONDecodeError("no", "<html>", 0), False),
+        (requests.exceptions.JSONDecodeError("no", "<html>502 Bad Gateway", 0), True),
+        (json.JSONDecodeError("no", "a text that a model wrote", 0), False),
         (httpx.ReadTimeout("late"), True),
         (httpx.UnsupportedProtocol("htp"), False),
         (httpx.InvalidURL("no"), False),
@@ -83,7 +92,7 @@ def test_an_answer_that_refuses_the_request_is_no_outage_and_a_server_that_fails
         (ssl.SSLCertVerificationError(), True),
     ],
 )
-def test_a_url_or_answer_that_cannot_be_read_is_no_outage(error, outage):
+def test_a_url_that_cannot_be_read_is_no_outage_and_an_answer_that_cannot_be_read_is_one(error, outage):
     assert is_outage(error) is outage
 
 

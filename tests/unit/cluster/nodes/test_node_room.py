@@ -9,10 +9,11 @@ import pytest
 from openrlhf_tir.cluster.node_room import NodeReport, check_room
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.machine.gpus import smallest
 from openrlhf_tir.memory.host_plan import KEPT_FREE, host_plan
 from openrlhf_tir.memory.memory_plan import memory_plan
 from openrlhf_tir.simulation.virtual_loop import run
-from tests.unit.memory.test_memory_plan import SMALL, model
+from tests.unit.memory.test_memory_plan import SMALL, N, model
 
 
 def two_ranks(tmp_path, **sections) -> Config:
@@ -45,6 +46,34 @@ def test_the_smallest_gpu_of_each_node_counts_and_a_gpu_that_nobody_can_ask_does
     check_room(cfg, [large, large._replace(address="10.0.0.2", gpu=None)], gpus=True)
     with pytest.raises(ConfigError, match=r"10\.0\.0\.2"):
         check_room(cfg, [large, large._replace(address="10.0.0.2", gpu=enough - 1)], gpus=True)
+
+
+def test_what_was_pushed_last_needs_room_on_the_node_of_rank_0_alone(tmp_path):
+    cfg = two_ranks(tmp_path, vllm={"sync_backend": "delta"})
+    enough = needed(cfg)
+    last_push = math.ceil(2 * N / (1 - KEPT_FREE))
+    first = NodeReport("10.0.0.1", 0.0, enough + last_push, None)
+    check_room(cfg, [first, NodeReport("10.0.0.2", 0.0, enough, None)], gpus=False)
+    with pytest.raises(ConfigError, match=r"10\.0\.0\.1"):
+        check_room(cfg, [first._replace(memory=enough), first._replace(address="10.0.0.2")], gpus=False)
+
+
+def test_a_node_is_judged_with_its_own_kernels_and_not_with_the_controllers(tmp_path):
+    train = {"max_tokens_per_gpu": 1 << 20}
+    cfg = two_ranks(tmp_path, train=train)
+    enough = memory_plan(two_ranks(tmp_path, train=train, ds={"use_liger_kernel": True}), 1 << 40).learner_gpu
+    node = NodeReport("10.0.0.1", 0.0, 1 << 40, enough, has_liger=True)
+    check_room(cfg, [node, node], gpus=True)
+    with pytest.raises(ConfigError, match="activations"):
+        check_room(cfg, [node._replace(has_liger=False)] * 2, gpus=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "visible", "least"),
+    [([80, 80], 1, 80), ([8, 80, 80], 2, 80), ([8, 80, 80], 3, 8), ([8, 80], 0, 8), ([80], 7, 80)],
+)
+def test_a_process_with_some_of_a_nodes_unequal_gpus_may_have_the_largest(sizes, visible, least):
+    assert smallest(sizes, visible) == least
 
 
 def test_a_model_of_unknown_size_is_not_judged(tmp_path):

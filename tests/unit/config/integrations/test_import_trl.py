@@ -241,6 +241,8 @@ SFTTrainer("m", args=SFTConfig({given}), train_dataset=load_dataset("json", data
         ("adam_epsilon=1e-6", {"actor.adam_eps": 1e-6}, ()),
         ("max_steps=40, warmup_steps=10", {"sft.lr_warmup_ratio": 0.25}, ()),
         ("warmup_steps=10", {"sft.lr_warmup_ratio": 0.0}, ("warmup_steps=10",)),
+        ("lr_scheduler_type='constant', warmup_ratio=0.03", {"sft.lr_warmup_ratio": 0.0}, ()),
+        ("lr_scheduler_type='constant_with_warmup', warmup_ratio=0.03", {"sft.lr_warmup_ratio": 0.03}, ()),
         ("lr_scheduler_type='inverse_sqrt'", {"sft.lr_scheduler": "inverse_sqrt"}, ()),
         ("lr_scheduler_type='polynomial'", {"sft.lr_scheduler": "constant"}, ("lr_scheduler_type=polynomial",)),
     ],
