@@ -143,7 +143,7 @@ class Session:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         try:
-            await self.env.close()
+            await without_exit(self.env.close())
         except Exception:  # a fault of this environment must not keep the other sessions from being closed
             log.exception("the environment failed in close", extra={"session": self.id})
 

@@ -10,29 +10,44 @@ names must catch their errors itself.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
+import logging
 import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from env_servers.actions import CALLS, BadAction, cut_to_reply, read_calls
-from env_servers.defects import described, is_denied, is_outage
+from env_servers.defects import described, is_denied, is_outage, without_exit
 from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
 
+from .session_thread import SessionThread
+
+log = logging.getLogger(__name__)
+CLOSE_S = 5.0
+"""Seconds for which the end of a session waits for the user's `close`, which goes on behind that."""
 DEFECTS = (NameError, ImportError, NotImplementedError, SyntaxError)
 """Exceptions that no argument can cause, except where a tool executes a text that the model wrote."""
 
 
 class Tool:
-    """One tool: its name, its schema, and the function that answers a call."""
+    """One tool: its name, its schema, and the function that answers a call, in any thread or in `thread`."""
 
-    def __init__(self, name: str, schema: dict[str, Any], function: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        schema: dict[str, Any],
+        function: Callable[..., Any] | None = None,
+        thread: Executor | None = None,
+    ) -> None:
         self.name = name
         self.schema = schema
         self.function = function
+        self.thread = thread
 
     @property
     def source(self) -> Any:
@@ -45,7 +60,7 @@ class Tool:
     async def call(self, session: str, arguments: dict[str, Any]) -> tuple[str, float | None]:
         """Return the result as text, and the reward of the step if there is one."""
         assert self.function is not None
-        return text_of(await called(self.function, **arguments)), None
+        return text_of(await called(self.thread, self.function, **arguments)), None
 
     async def score(self, session: str) -> float | None:
         """Return what the episode is worth so far, by the tool; None if the tool does not say."""
@@ -73,12 +88,12 @@ class VerlTool(Tool):
         create_kwargs = dict(kwargs.get("create_kwargs") or {})
         # Tools read their arguments by name, or from `create_kwargs`, as verl's two rollouts pass them.
         arguments = accepted(self.tool.create, {"create_kwargs": create_kwargs, **create_kwargs})
-        result = await called(self.tool.create, session, **arguments)
+        result = await called(None, self.tool.create, session, **arguments)
         self._instances[session] = str(result[0] if isinstance(result, tuple) else result)
 
     async def call(self, session: str, arguments: dict[str, Any]) -> tuple[str, float | None]:
         more = accepted(self.tool.execute, dict(self._kwargs[session].get("execute_kwargs") or {}))
-        result = await called(self.tool.execute, self._instances[session], arguments, **more)
+        result = await called(None, self.tool.execute, self._instances[session], arguments, **more)
         response, reward, *_ = result if isinstance(result, tuple) else (result, None)
         text = getattr(response, "text", response)
         return text_of("" if text is None else text), None if reward is None else float(reward)
@@ -87,7 +102,7 @@ class VerlTool(Tool):
         if not hasattr(self.tool, "calc_reward") or session not in self._instances:
             return None
         more = accepted(self.tool.calc_reward, dict(self._kwargs[session].get("calc_reward_kwargs") or {}))
-        value = await called(self.tool.calc_reward, self._instances[session], **more)
+        value = await called(None, self.tool.calc_reward, self._instances[session], **more)
         return None if value is None else float(value)
 
     async def end(self, session: str) -> None:
@@ -95,7 +110,7 @@ class VerlTool(Tool):
         instance = self._instances.pop(session, None)
         if instance is not None:
             more = accepted(self.tool.release, dict(kwargs.get("release_kwargs") or {}))
-            await called(self.tool.release, instance, **more)
+            await called(None, self.tool.release, instance, **more)
 
 
 class ToolEnv(Env):
@@ -166,7 +181,7 @@ class ToolEnv(Env):
 
 
 class TrlEnv(ToolEnv):
-    """An environment of TRL's `environment_factory`: one object for each session."""
+    """An environment of TRL's `environment_factory`: one object for each session, with a thread of its own."""
 
     environment: type = object
     """The user's class."""
@@ -175,27 +190,60 @@ class TrlEnv(ToolEnv):
 
     def __init__(self) -> None:
         super().__init__()
-        self.object = self.environment()
+        self.object: Any = None
+        self._thread = SessionThread()
         self._earned = 0.0
-        schemas = {schema["function"]["name"]: schema for schema in self.tools}
-        self.callables = [Tool(name, schemas[name], getattr(self.object, name)) for name in self.methods]
-        self._by_name = {tool.name: tool for tool in self.callables}
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
+        await self._in_thread(self._make)
         columns = {k: v for k, v in task.items() if k != "extra"} | dict(task.get("extra") or {})
-        observation = await called(self.object.reset, **accepted(self.object.reset, columns))
+        observation = await self._in_thread(self.object.reset, **accepted(self.object.reset, columns))
         return "" if observation is None else text_of(observation)
+
+    def _make(self) -> None:
+        self.object = self.environment()
+        schemas = {schema["function"]["name"]: schema for schema in self.tools}
+        methods = {name: getattr(self.object, name) for name in self.methods}
+        self.callables = [Tool(name, schemas[name], method, self._thread) for name, method in methods.items()]
+        self._by_name = {tool.name: tool for tool in self.callables}
 
     async def step(self, action: str, deadline_s: float) -> Step:
         step = await super().step(action, deadline_s)
         judge = getattr(self.object, "get_reward", None)
         if judge is None:
             return step
-        value = float(await called(judge))
+        value = float(await self._in_thread(judge))
         # get_reward is the value of the whole episode; the rewards of the steps must add up to its last value
         gained = value - self._earned
         self._earned = value
         return Step(step.observation, reward=gained, outcome=step.outcome, signals=step.signals)
+
+    async def close(self) -> None:
+        if not self._thread.started:
+            return
+        # A call that still runs here was given up, and may never return.
+        wait_s = 0.0 if self._thread.busy else CLOSE_S
+        closing = asyncio.create_task(without_exit(self._in_thread(self._close_object)), name=f"close {self.session}")
+        closing.add_done_callback(lambda _: self._thread.end())
+        done, _ = await asyncio.wait([closing], timeout=wait_s)
+        if done:
+            closing.result()
+        else:
+            closing.add_done_callback(_log_error)
+
+    def _close_object(self) -> Any:
+        """Call the user's `close` if there is one. In the thread: a `_make` before it may still be running."""
+        close = getattr(self.object, "close", None)
+        return None if close is None else close()
+
+    def _in_thread(self, function: Callable[..., Any], /, **kwargs: Any) -> Any:
+        return called(self._thread, function, **kwargs)
+
+
+def _log_error(closing: asyncio.Task[Any]) -> None:
+    """Log what a late `close` raised, as the session does where it is not late."""
+    if not closing.cancelled() and (error := closing.exception()) is not None:
+        log.error("the environment failed in close", exc_info=error)
 
 
 def tools_kwargs(task: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -220,11 +268,12 @@ def _in_executed_text(error: Exception) -> bool:
     return bool(own) and own[-1].startswith("<")
 
 
-async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function, in a thread if it may block, and await the result if it is awaitable."""
+async def called(thread: Executor | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function, in `thread` (None: any) if it may block, and await the result if it is awaitable."""
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
-    result = await asyncio.to_thread(function, *args, **kwargs)
+    call = functools.partial(function, *args, **kwargs)
+    result = await asyncio.get_running_loop().run_in_executor(thread, call)
     return await result if inspect.isawaitable(result) else result
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
 import subprocess
 import sys
 
@@ -12,6 +14,8 @@ from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.user_code.plugins import ENVIRONMENT
+from openrlhf_tir.user_code.plugins import load as load_plugin
 
 from ..docs.docs_blocks import block
 from ..env_process import Http
@@ -28,6 +32,37 @@ async def test_a_run_starts_the_server_of_an_environment_class(tmp_path):
             reply = await session.step("1", step_id=0)
         await client.close()
     assert (reply.observation, reply.reward, reply.done) == ("Correct.", 1.0, True)
+
+
+async def test_each_session_of_the_pages_database_has_its_own_which_its_end_closes(tmp_path, monkeypatch):
+    (tmp_path / "sql.py").write_text(block("environments.md", "python", "class Database"))
+    cls = load_plugin(ENVIRONMENT, f"{tmp_path}/sql.py:Database")
+    task = {"label": "", "extra": {"tables": "create table fruit (name); insert into fruit values ('pear')"}}
+
+    async def query(env, sql):
+        return await env.step(json.dumps([{"name": "query", "arguments": {"sql": sql}}]), 5.0)
+
+    envs = [cls(), cls()]
+    for env in envs:
+        assert await env.reset(task, seed=0) == ""
+    assert (await query(envs[0], "delete from fruit")).observation == "no rows"
+    assert (await query(envs[1], "select name from fruit")).observation == "('pear',)"
+    for wrong in ("selct", f"attach '{tmp_path}/x.db' as x"):
+        assert (await query(envs[1], wrong)).signals["error_type"] == "refused"
+    assert not (tmp_path / "x.db").exists()
+    closed = []
+
+    def close(self):
+        shipped_close(self)
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            self.connection.execute("select 1")
+        closed.append(self)
+
+    shipped_close = cls.environment.close
+    monkeypatch.setattr(cls.environment, "close", close)
+    for env in envs:
+        await env.close()
+    assert len(closed) == 2
 
 
 BAD = """
