@@ -1,7 +1,8 @@
 """Report flags that have no effect in their configuration. Each is a mistake: whoever wrote it expected an effect.
 
 Only the command line is checked. A recipe may hold such values, because another recipe or a flag may make them active,
-and a flag may repeat the default. When a setting has an effect is declared at the setting (`active_when`, setting.py).
+and a flag may repeat a default that holds in any case. When a setting has an effect is declared at the setting
+(`active_when`, setting.py).
 
     [env], [reward], [filter]     inactive if it is inactive for every environment that takes it
     [envs.NAME]                   inactive if the same setting would be for this environment alone
@@ -58,8 +59,11 @@ def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool
     for setting in all_settings():
         name = setting.name
         of_environment = name.startswith(OF_AN_ENVIRONMENT)
-        if name in given and value_at(cfg, name) != value_at(default, name):
+        if name in given:
+            is_default = value_at(cfg, name) == value_at(default, name)
             for condition in setting.active_when:
+                if is_default and not condition.of_default:
+                    continue
                 configs = list(alone.values()) if of_environment and not condition.of_run else [cfg]
                 if not any(map(condition.holds, configs)):
                     section = f"envs.{next(iter(alone))}" if len(configs) > 1 else "env"

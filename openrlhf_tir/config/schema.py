@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..algorithms.losses import LOSSES
-from ..algorithms.losses.base import PolicyLossSpec
+from ..algorithms.losses.base import Aggregation, PolicyLossSpec
 from ..errors import ConfigError
 from . import rules as rules
 from .environments import Environment, resolve, resolve_or_none
@@ -227,9 +227,14 @@ class Config(Section):
         return self.algo.kl.init_coef > 0 or self.filter.max_base_ppl is not None
 
     @property
+    def loss_agg_mode(self) -> Aggregation:
+        """actor.loss_agg_mode; its default beside a policy loss that is a mean over sequences already."""
+        return "token-mean" if self.policy_loss.over_sequences else self.actor.loss_agg_mode
+
+    @property
     def loss_by_token(self) -> bool:
         """True if the policy's loss is a mean over tokens (or over sequences times a constant), not over sequences."""
-        return self.actor.loss_agg_mode != "seq-mean-token-mean" and not self.policy_loss.over_sequences
+        return self.loss_agg_mode != "seq-mean-token-mean" and not self.policy_loss.over_sequences
 
     @property
     def policy_loss(self) -> PolicyLossSpec:
@@ -239,7 +244,7 @@ class Config(Section):
     @property
     def loss_sum_norm(self) -> float | None:
         """The constant of actor.loss_agg_mode = 'seq-mean-token-sum-norm'; None in other modes."""
-        if self.actor.loss_agg_mode != "seq-mean-token-sum-norm":
+        if self.loss_agg_mode != "seq-mean-token-sum-norm":
             return None
         return self.actor.loss_agg_constant or float(self.rollout.max_new_tokens)
 

@@ -13,7 +13,7 @@ ROLLOUT_TOKEN = "TIR_ROLLOUT_TOKEN"
 """The token of the rollout actors' endpoints: another one, since hosts that run the model's code have the first."""
 
 
-WITHOUT_SECRET = ("login", "offline")
+WITHOUT_SECRET = ("env", "login", "offline")
 """Values of logger.wandb.key that are no key."""
 
 

@@ -74,11 +74,13 @@ class Condition:
         holds: Returns True if the condition is met. For a setting of an environment, its reward or its filters, it is
             called once per environment, with a configuration that has this environment only.
         of_run: True if the condition is about the run as a whole, so that it is never asked per environment.
+        of_default: True if not even the setting's default says what holds where the condition is not met.
     """
 
     text: str
     holds: Callable[[Config], bool]
     of_run: bool = False
+    of_default: bool = False
 
 
 @dataclass(frozen=True, slots=True)

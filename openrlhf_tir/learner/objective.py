@@ -117,7 +117,7 @@ class PolicyObjective:
         rollout = torch.where(fields["sampled"] > 0, fields["rollout_logprobs"], current)
         old = self._old_log_probs(fields, rollout, current)
         scaling = self.counts.loss_kwargs()
-        token_level = self.cfg.actor.loss_agg_mode != "seq-mean-token-mean"
+        token_level = self.cfg.loss_agg_mode != "seq-mean-token-mean"
         if self.openrlhf_loss is None:
             per_token, outside = self._per_token(log_probs, old, rollout, micro)
             loss = aggregate_loss(per_token, mask, token_level_loss=token_level, **scaling)

@@ -549,7 +549,7 @@ def policy_loss(cfg: Config) -> PolicyLoss:
         clip_eps_high=high,
         dual_clip=cfg.actor.dual_clip,
         # seq-mean-token-sum-norm is a token mean with another denominator (algorithms/global_counts.py)
-        token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean",
+        token_level_loss=cfg.loss_agg_mode != "seq-mean-token-mean",
         policy_loss_type=cfg.actor.policy_loss_type,
         is_correction_level=advantage.is_correction_level,
         is_correction_mode=advantage.is_correction_mode,

@@ -41,8 +41,9 @@ class LossInputs:
 LossFn = Callable[[LossInputs], "torch.Tensor"]
 """Returns the loss of each token [b, L-1], not reduced. The learner takes the mean."""
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-AGGREGATIONS: tuple[Aggregation, ...] = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """The values of actor.loss_agg_mode."""
+MAX_SEQUENCE_CLIP = 0.1
+"""A clip range from here on is too wide for ratios of sequences, which are means of logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class PolicyLossSpec:
         clips: What actor.eps_clip_low_high limits by the ratio pi / pi_old: the update, so that a token whose ratio has
             left the range has no gradient; or the weight of the gradient. None if the loss has no ratio.
         over_sequences: True if that ratio is the geometric mean over a sequence and the loss a mean over sequences, so
-            that all tokens of a sequence are trained by the mean of their advantages.
-        aggregations: The values of actor.loss_agg_mode that it goes with.
+            that all tokens of a sequence are trained by the mean of their advantages, and actor.loss_agg_mode has no
+            effect.
         is_corrected: True if an importance-sampling correction weighs its tokens (is_correction.py).
     """
 
@@ -66,7 +67,6 @@ class PolicyLossSpec:
     source: str
     clips: Literal["update", "weight"] | None = "update"
     over_sequences: bool = False
-    aggregations: tuple[Aggregation, ...] = AGGREGATIONS
     is_corrected: bool = True
 
     @property

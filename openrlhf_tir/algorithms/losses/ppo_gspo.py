@@ -19,6 +19,5 @@ gspo = PolicyLossSpec(
     "PPO with one ratio for each response",
     "arXiv 2507.18071",
     over_sequences=True,
-    aggregations=("token-mean",),  # without an effect: OpenRLHF's loss is a mean over sequences in any case
     is_corrected=False,  # OpenRLHF weighs PPO's tokens only
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...algorithms.advantages import get_estimator
+from ...algorithms.losses.base import MAX_SEQUENCE_CLIP
 from ...config import Config
 from ...config.environments import in_section
 from ...errors import ConfigError
@@ -16,8 +17,6 @@ from .envs import environments_of
 
 MIN_TOKEN_CLIP = 0.01
 """A narrower clip range is too narrow for ratios of tokens."""
-MAX_SEQUENCE_CLIP = 0.1
-"""A clip range from here on is too wide for ratios of sequences, which are means of logs."""
 DEFAULT_HORIZON = 10_000
 """The value of an unset algo.kl.horizon, in samples."""
 MAX_DISCOUNT_LENGTHS = 20

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ...algorithms.losses import LOSSES
+from ...algorithms.losses.base import MAX_SEQUENCE_CLIP
 from .recipe_draft import Draft
 
 CALLS_OF_A_RESPONSE = 16
@@ -58,6 +60,18 @@ def say_no_file(draft: Draft, option: str) -> None:
 def say_wandb_key(draft: Draft, option: str) -> None:
     """Say how W&B is switched on: its key stands in no script."""
     draft.differs(f'{option}: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs without.')
+
+
+def say_wide_clip(draft: Draft) -> None:
+    """Say that the clip range, which stays the command's, is one for ratios of tokens, and those of sequences are
+    clipped."""
+    name = draft.settings["actor.policy_loss_type"]
+    clip = draft.settings["actor.eps_clip_low_high"]
+    if LOSSES[name].over_sequences and max(clip) >= MAX_SEQUENCE_CLIP:
+        draft.differs(
+            f"actor.eps_clip_low_high = {clip}: kept, and it clips almost nothing of a response's ratio, which stays"
+            f" near 1. The range of {name}'s paper is 3e-4 4e-4."
+        )
 
 
 def say_warm_up(draft: Draft, option: str, steps: Any, setting: str) -> None:

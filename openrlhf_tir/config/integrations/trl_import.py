@@ -20,7 +20,7 @@ from .python_script.copied_code import code_of
 from .python_script.dataset import dataset_of
 from .python_script.values import UNKNOWN, SourceReader
 from .recipe_draft import Draft
-from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, set_no_tool, set_tools
+from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, say_wide_clip, set_no_tool, set_tools
 from .trl_left_out import account_for_unread, needs_nothing
 from .trl_optimizer import DEFAULTS as OPTIMIZER_DEFAULTS
 from .trl_optimizer import set_optimizer
@@ -574,6 +574,7 @@ def _method_of_grpo(draft: Draft, trl: TrlArguments) -> None:
         draft.set("actor.loss_agg_mode", LOSSES.get(loss, "token-mean"), f"loss_type {loss}")
     low = float(trl("epsilon"))
     draft.set("actor.eps_clip_low_high", [low, float(trl("epsilon_high") or low)])
+    say_wide_clip(draft)
     if trl("delta"):
         draft.set("actor.dual_clip", float(trl("delta")), "delta")
     if float(trl("beta") or 0):

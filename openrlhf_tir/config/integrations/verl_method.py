@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...algorithms.advantages import ESTIMATORS
 from ...algorithms.losses import LOSSES, LossName
 from .recipe_draft import Draft
+from .shared_settings import say_wide_clip
 from .verl_settings import ACTOR, CORRECTION, Copied, VerlSettings, if_set
 
 ESTIMATOR_OF = {
@@ -131,12 +132,14 @@ def _set_loss(verl: VerlSettings, draft: Draft, program: str) -> None:
     dual_clip = verl(f"{ACTOR}.clip_ratio_c")
     if loss == "ppo" and dual_clip:
         draft.set("actor.dual_clip", float(dual_clip), "clip_ratio_c")
+    say_wide_clip(draft)
+    if LOSSES[loss].over_sequences:
+        return
     verl_mode = str(verl(f"{ACTOR}.loss_agg_mode"))
     if verl_mode not in AGGREGATION_OF:
         draft.differs(f"{ACTOR}.loss_agg_mode={verl_mode}: token-mean here.")
     aggregation, constant = AGGREGATION_OF.get(verl_mode, AGGREGATION_OF["token-mean"])
-    if aggregation in LOSSES[loss].aggregations:
-        draft.set("actor.loss_agg_mode", aggregation)
+    draft.set("actor.loss_agg_mode", aggregation)
     constant = verl(f"{ACTOR}.loss_scale_factor") or constant
     if constant is not None:
         draft.set("actor.loss_agg_constant", float(constant))

@@ -45,7 +45,7 @@ def a_part_of_a_batch_can_be_trained(c: Config) -> Iterator[Fault]:
     if c.actor.entropy_coef:
         terms_by_token.add(True)
     if c.algo.kl.init_coef and c.algo.kl.use_loss:
-        terms_by_token.add(c.actor.loss_agg_mode != "seq-mean-token-mean")
+        terms_by_token.add(c.loss_agg_mode != "seq-mean-token-mean")
     aux_loss_differs = c.actor.aux_loss_coef and (c.loss_sum_norm or not c.loss_by_token)
     if len(terms_by_token) > 1 or aux_loss_differs:
         yield (

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from ...algorithms.losses import LOSSES
 from ...algorithms.losses.base import Aggregation
-from ..setting import ALLOWED, About, Condition, Fault, Resume, refused, rule, setting
+from ..setting import ALLOWED, Condition, Fault, Resume, refused, rule, setting
 from . import sequence_parallel
 from .base import Beta, NonNegative, Option, Section
 from .conditions import is_user_code
@@ -249,6 +249,11 @@ class Actor(Section):
             " over its sequences of each one's sum divided by loss_agg_constant, so that a token weighs the same in"
             " short and long sequences."
         ),
+        active_when=Condition(
+            "with a loss that is not a mean over sequences already, as actor.policy_loss_type = gspo is",
+            lambda c: not c.policy_loss.over_sequences,
+            of_default=True,
+        ),
         openrlhf=True,
     )
     loss_agg_constant: float | None = setting(
@@ -257,7 +262,7 @@ class Actor(Section):
         description="Divisor of the sums. Unset: rollout.max_new_tokens.",
         active_when=Condition(
             "with actor.loss_agg_mode = seq-mean-token-sum-norm",
-            lambda c: c.actor.loss_agg_mode == "seq-mean-token-sum-norm",
+            lambda c: c.loss_agg_mode == "seq-mean-token-sum-norm",
         ),
     )
     entropy_coef: float | None = setting(
@@ -420,16 +425,4 @@ def secondary_partition_divides_the_ranks(c: Config) -> Iterator[Fault]:
         yield (
             f"ds.zpg = {c.ds.zpg} does not divide the {ranks} learner ranks, so ZeRO cannot partition by it. Use a"
             " divisor of actor.num_nodes * actor.num_gpus_per_node, or 1."
-        )
-
-
-@rule("actor.policy_loss_type")
-def loss_goes_with_its_aggregation(c: Config) -> Iterator[Fault]:
-    loss = c.policy_loss
-    chosen = f"actor.policy_loss_type = '{c.actor.policy_loss_type}'"
-    if c.actor.loss_agg_mode not in loss.aggregations:
-        yield About(
-            "actor.loss_agg_mode",
-            f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' has no effect with {chosen}, whose loss is a mean over"
-            f" sequences in any case. Use {' or '.join(loss.aggregations)}.",
         )

@@ -42,7 +42,7 @@ class Critic:
         model = value_model(cfg, strategy)
         self.hf_config = model.config
         self.engine, self.optimizer = strategy.prepare_training(model, cfg, cfg.critic)
-        self.loss = ValueLoss(cfg.critic.value_clip, token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean")
+        self.loss = ValueLoss(cfg.critic.value_clip, token_level_loss=cfg.loss_agg_mode != "seq-mean-token-mean")
 
     def values(self, runner: MicroBatchRunner, rows: Sequence[Row]) -> list[np.ndarray]:
         """Return the values of each row, [L-1] float32, without gradients.

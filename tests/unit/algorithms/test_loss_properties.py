@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from openrlhf_tir.algorithms.losses import LOSSES
-from openrlhf_tir.algorithms.losses.base import AGGREGATIONS, LossInputs
+from openrlhf_tir.algorithms.losses.base import LossInputs
+from openrlhf_tir.config import Config
 
 
 def evaluate(fn, *, old: float, clip: tuple[float, float]) -> float:
@@ -26,10 +27,15 @@ def test_a_loss_reads_pi_old_and_the_clip_range_if_it_declares_a_ratio_and_only_
     assert (fresh != stale) is loss.has_ratio
 
 
-def test_a_mean_over_sequences_leaves_one_aggregation_and_the_others_go_with_all():
-    by_sequence = {name for name, loss in LOSSES.items() if loss.over_sequences}
-    assert by_sequence == {"gspo"}
-    assert {name for name, loss in LOSSES.items() if loss.aggregations == AGGREGATIONS} == LOSSES.keys() - by_sequence
+def test_beside_a_mean_over_sequences_the_other_terms_keep_the_default_aggregation():
+    assert {name for name, loss in LOSSES.items() if loss.over_sequences} == {"gspo"}
+    for name, loss in LOSSES.items():
+        cfg = Config(actor={"policy_loss_type": name, "loss_agg_mode": "seq-mean-token-sum-norm"})
+        assert (cfg.loss_agg_mode, cfg.loss_sum_norm) == (
+            ("token-mean", None)
+            if loss.over_sequences
+            else ("seq-mean-token-sum-norm", float(cfg.rollout.max_new_tokens))
+        )
 
 
 def test_losses_of_openrlhf_take_the_dual_clip_and_ours_do_not():

@@ -50,6 +50,13 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--actor.dual_clip 3 --actor.policy_loss_type cispo",
             r"--actor\.dual_clip.*actor\.policy_loss_type = 'cispo'.*ppo.*gspo",
         ),
+        *(
+            (
+                f"--actor.policy_loss_type gspo --actor.loss_agg_mode {mode}",
+                r"--actor\.loss_agg_mode.*actor\.policy_loss_type = 'gspo'",
+            )
+            for mode in ("token-mean", "seq-mean-token-mean")
+        ),
         ("--actor.loss_agg_constant 100", r"actor\.loss_agg_mode = 'token-mean'.*seq-mean-token-sum-norm"),
         (
             "--actor.pi_old learner --actor.policy_loss_type pg",

@@ -110,11 +110,6 @@ BROKEN = [
     ("ds.ring_attn_size", "critic_sees_whole_sequences", {**SHARED, "algo.advantage.estimator": "gae"}),
     ("ds.zpg", "secondary_partition_divides_the_ranks", {"ds.zpg": 2, "actor.num_gpus_per_node": 3}),
     (
-        "actor.loss_agg_mode",
-        "loss_goes_with_its_aggregation",
-        {"actor.policy_loss_type": "gspo", "actor.loss_agg_mode": "seq-mean-token-mean"},
-    ),
-    (
         "train.batch_size",
         "updates_share_a_batch",
         {"rollout.batch_size": 8, "rollout.n_samples_per_prompt": 8, "train.batch_size": 33},

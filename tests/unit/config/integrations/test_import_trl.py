@@ -1049,6 +1049,17 @@ def test_a_checkpoint_of_each_epoch_is_saved_where_the_rows_are_known(imported):
 def test_what_the_ratio_of_a_response_leaves_of_the_loss_is_said(imported, loss, is_said):
     _, path, told = imported(GIVEN.format(f"loss_type='{loss}', importance_sampling_level='sequence'"))
     assert load(str(path), {}).actor.policy_loss_type == "gspo" and (f"loss_type='{loss}'" in told) == is_said
+    assert "loss_agg_mode" not in path.read_text()
+
+
+@pytest.mark.parametrize(("epsilon", "is_said"), [("epsilon=0.2, epsilon_high=0.28", True), ("epsilon=3e-4", False)])
+def test_a_clip_range_for_tokens_is_said_of_the_ratio_of_a_response_and_kept(imported, epsilon, is_said):
+    _, path, told = imported(GIVEN.format(f"loss_type='grpo', importance_sampling_level='sequence', {epsilon}"))
+    kept = load(str(path), {}).actor.eps_clip_low_high
+    assert kept == ((0.2, 0.28) if is_said else (3e-4, 3e-4))
+    assert ("actor.eps_clip_low_high" in told) == is_said
+    _, _, told = imported(GIVEN.format(epsilon))
+    assert "actor.eps_clip_low_high" not in told
 
 
 def test_adapters_of_the_command_s_flags_need_a_trainer_that_is_given_them(imported):

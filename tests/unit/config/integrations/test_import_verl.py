@@ -316,6 +316,8 @@ def test_the_correction_of_ppos_loss_is_left_out_of_other_losses():
     word = "algorithm.rollout_correction.rollout_is=token"
     odd = recipe(*GRPO, word, "actor_rollout_ref.actor.policy_loss.loss_mode=gspo")
     assert not odd.problems and "algo.advantage.is_correction_level" not in odd.draft.settings
+    assert not {"actor.loss_agg_mode", "actor.loss_agg_constant"} & odd.draft.settings.keys()
+    assert any("actor.eps_clip_low_high" in sentence for sentence in odd.draft.differences)
     assert any("rollout_is" in sentence for sentence in odd.draft.differences)
 
 
