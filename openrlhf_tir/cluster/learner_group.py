@@ -99,9 +99,9 @@ class LearnerRank:
         address = ray.util.get_node_ip_address()
         compare(theirs, f"learner rank {self.rank}", address)
         prove(mark, f"learner rank {self.rank}", address)
-        return NodeReport(
-            address, time.time(), node_memory()[1], gpu_memory(), has_liger=find_spec("liger_kernel") is not None
-        )
+        gpu = gpu_memory()  # before the clock is read: nvidia-smi may take seconds
+        has_liger = find_spec("liger_kernel") is not None
+        return NodeReport(address, time.time(), node_memory()[1], gpu, has_liger)
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
         """Load the model and return its version."""

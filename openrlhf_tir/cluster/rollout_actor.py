@@ -20,7 +20,6 @@ import ray
 from ..config import Config
 from ..engines.busy import IdleWithGroups
 from ..machine.files import replace_text
-from ..machine.gpus import gpu_memory
 from ..ports import RolloutEngine
 from ..rewards.limits import RewardLimits
 from ..rollout.group_runner import EvalMode
@@ -69,7 +68,9 @@ class RolloutActor(MovesResponses):
         self.idle_with_groups = IdleWithGroups(lambda: self.engine.stats().get("idle_s", 0.0))
 
     async def check_node(self, mark: Path, theirs: Mapping[str, str]) -> NodeReport:
-        """Compare this node with the controller's, and return what it is and has.
+        """Compare this node with the controller's, and return what it is.
+
+        Its GPUs are left out: nvidia-smi may take seconds, and only learner ranks are judged by them.
 
         Args:
             mark: A file that the controller has just written to the run's directory.
@@ -81,7 +82,7 @@ class RolloutActor(MovesResponses):
         address = ray.util.get_node_ip_address()
         await asyncio.to_thread(compare, theirs, self.name, address)
         await asyncio.to_thread(prove, mark, self.name, address)
-        return NodeReport(address, time.time(), node_memory()[1], await asyncio.to_thread(gpu_memory))
+        return NodeReport(address, time.time(), node_memory()[1], gpu=None)
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         """Load the model and open the endpoint.

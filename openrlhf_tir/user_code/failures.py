@@ -101,6 +101,8 @@ def is_outage(error: BaseException) -> bool:
         return False
     packages = _packages(error)
     if packages.isdisjoint(NETWORK_LIBRARIES + MODEL_CLIENTS):
+        if isinstance(error, json.JSONDecodeError):
+            return _is_of_answer(error)
         return isinstance(error, OSError | TimeoutError) and getattr(error, "errno", None) not in ARGUMENT_ERRNOS
     status = _status(error)
     if status is not None:
@@ -109,6 +111,12 @@ def is_outage(error: BaseException) -> bool:
         return error.__cause__ is not None and is_outage(error.__cause__)
     wrong_url = isinstance(error, ValueError) and not isinstance(error, ssl.SSLError | json.JSONDecodeError)
     return not wrong_url and WRONG_URLS.isdisjoint(base.__name__ for base in type(error).__mro__)
+
+
+def _is_of_answer(error: json.JSONDecodeError) -> bool:
+    """Return True if a network library read the text, as httpx does; other texts are the user's or a model's."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(module.partition(".")[0] in NETWORK_LIBRARIES for module in modules)
 
 
 def is_denied(error: BaseException) -> bool:

@@ -69,6 +69,14 @@ def test_an_answer_that_refuses_the_request_is_no_outage_and_one_that_fails_or_c
     assert [is_outage(error) for error in answered(status)] == [outage] * 4
 
 
+def test_an_answer_that_httpx_cannot_read_is_an_outage_as_well():
+    with pytest.raises(json.JSONDecodeError) as of_answer:
+        httpx.Response(502, text="<html>502 Bad Gateway").json()
+    with pytest.raises(json.JSONDecodeError) as of_text:
+        json.loads("<html>a text that a model wrote")
+    assert is_outage(of_answer.value) and not is_outage(of_text.value)
+
+
 @pytest.mark.parametrize(("status", "denied"), [(401, True), (407, True), (400, False), (403, False), (404, False)])
 def test_access_is_denied_by_a_status_that_no_request_could_have_avoided(status, denied):
     assert [is_denied(error) for error in answered(status)] == [denied] * 4
