@@ -406,6 +406,12 @@ class Saves(Protocol):
     async def written(self) -> Mapping[str, tuple[int, str]]: ...
 
 
+class Exports(Protocol):
+    """What an export needs of a learner; see Learner."""
+
+    async def export(self, directory: Path) -> None: ...
+
+
 class Learner(Protocol):
     """All learner ranks as one: cluster/learner_group.py. Every method raises LearnerDied if a rank died."""
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "audit": "what became of every prompt of a run",
     "report": "write a run's report and curves again",
     "compare": "curves of several runs, and the best checkpoint",
+    "export": "the model of a checkpoint, without GPUs",
     "eval": "accuracy and tool use of a model, on held-out rows",
     "serve": "the OpenAI API of a model, until it is stopped",
     "distill": "a run's correct trajectories -> rows for sft",

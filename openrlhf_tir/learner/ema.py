@@ -106,13 +106,13 @@ class WeightAverage:
             world_size: Number of ranks of this run.
             saved: Number of ranks that wrote the checkpoint.
         """
-        if not (directory / _file_name(0)).is_file():
+        flat = averages_of(directory, saved)
+        if flat is None:
             parts = master_weights(self.engine)
         elif saved == world_size:
-            parts = _read(directory, rank)
+            parts = flat[rank]
         else:
             shards = Shards(policy, saved, rank, world_size)
-            flat = [_read(directory, r) for r in range(saved)]
             names = self.engine.param_names
             parts = [
                 torch.cat([shards.own_part(flat, names[param]) for param in params])
@@ -122,9 +122,21 @@ class WeightAverage:
             ema.copy_(part.detach())
 
 
+def averages_of(directory: Path, ranks: int) -> list[list[torch.Tensor]] | None:
+    """Return the average of each saved rank in the layout of its `master_weights`, mapped to memory.
+
+    Args:
+        directory: A checkpoint.
+        ranks: Number of ranks that wrote it.
+
+    Returns:
+        None if the checkpoint has no average.
+    """
+    if not (directory / _file_name(0)).is_file():
+        return None
+    files = [directory / _file_name(rank) for rank in range(ranks)]
+    return [torch.load(file, map_location="cpu", mmap=True, weights_only=True) for file in files]
+
+
 def _file_name(rank: int) -> str:
     return f"ema_rank{rank}.pt"
-
-
-def _read(directory: Path, rank: int) -> list[torch.Tensor]:
-    return torch.load(directory / _file_name(rank), map_location="cpu", mmap=True, weights_only=True)

@@ -1,4 +1,4 @@
-"""Write the small files of an exported model: config.json, generation_config.json and the tokenizer. Rank 0 only.
+"""Write an exported model: weights, config.json, generation_config.json, the tokenizer, and with LoRA the adapter.
 
 cluster/jobs/exported.py adds how the run asked its questions (chat template, stop strings), because only the jobs know
 the turn protocol.
@@ -9,11 +9,52 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
+
+from .agreement import agree
+from .lora import ADAPTER, adapter_weights, hf_weights
+from .weight_shards import write_shards
+from .weights_file import write_file
+
+ADAPTER_DIRECTORY = "adapter"
+"""Directory of an exported model in which the LoRA adapter is, if there is one."""
+
+
+def export_policy(
+    module: nn.Module, config: PretrainedConfig, source: str, directory: Path, *, rank: int, sharded: bool
+) -> None:
+    """Write a directory that plain transformers loads. Collective.
+
+    Args:
+        module: The policy, without a wrapper; with LoRA it is peft's.
+        config: The model's configuration.
+        source: Directory or hub name of the model that the run started from.
+        directory: Where to write; created if missing.
+        rank: This rank; rank 0 writes.
+        sharded: True with ZeRO-3: weights have to be gathered.
+
+    Raises:
+        OSError: On every rank if rank 0's disk is full or fails, or `source` has no tokenizer.
+    """
+    write_shards(hf_weights(module), directory, rank=rank, sharded=sharded)
+    adapter = adapter_weights(module)
+    adapter_directory = directory / ADAPTER_DIRECTORY
+    if adapter:
+        write_file(adapter, adapter_directory / "adapter_model.safetensors", rank=rank, sharded=sharded)
+    fault = None
+    if rank == 0:
+        try:
+            write_model_files(config, source, directory)
+            if adapter:
+                module.peft_config[ADAPTER].save_pretrained(str(adapter_directory))
+        except OSError as error:
+            fault = error
+    agree(fault)
 
 
 def write_model_files(config: PretrainedConfig, source: str, directory: Path) -> None:
-    """Write the configuration and the tokenizer of a model into `directory`.
+    """Write the configuration and the tokenizer of a model into `directory`. On rank 0 only.
 
     Args:
         config: The model's configuration.

@@ -43,8 +43,7 @@ from .agreement import agree
 from .balance import lpt
 from .device_states import device_states
 from .ema import WeightAverage
-from .export import write_model_files
-from .lora import ADAPTER, adapter_weights, hf_weights
+from .export import export_policy
 from .minibatches import critic_parts
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
@@ -63,13 +62,10 @@ from .schedule import rl_schedule
 from .updates.early import EarlyUpdate, gradients_divided
 from .updates.metrics import over_updates
 from .updates.not_finite import describe_faults, find_faults
-from .weight_shards import write_shards
-from .weights_file import write_file, write_weights
+from .weights_file import write_weights
 
 K = TypeVar("K")
 V = TypeVar("V")
-ADAPTER_DIRECTORY = "adapter"
-"""Directory of an exported model in which the LoRA adapter is, if there is one."""
 
 
 class Zero3Rank:
@@ -541,25 +537,14 @@ class Zero3Rank:
             agree(self.auxiliary.critic.export(Path(f"{directory}{OF_CRITIC}"), rank=self.rank))
 
     def _export_policy(self, directory: Path) -> None:
-        write_shards(
-            hf_weights(self.engine.module),
+        export_policy(
+            self.engine.module,
+            self.model.hf_config,
+            self.cfg.actor.model_name_or_path,
             directory,
             rank=self.rank,
             sharded=self.sharded,
         )
-        adapter = adapter_weights(self.engine.module)
-        adapter_directory = directory / ADAPTER_DIRECTORY
-        if adapter:
-            write_file(adapter, adapter_directory / "adapter_model.safetensors", rank=self.rank, sharded=self.sharded)
-        fault = None
-        if self.rank == 0:
-            try:
-                write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, directory)
-                if adapter:
-                    self.engine.module.peft_config[ADAPTER].save_pretrained(str(adapter_directory))
-            except OSError as error:
-                fault = error
-        agree(fault)
 
     def save(self, directory: str | Path) -> None:
         """Hold this rank's state as it is and start to write it to `directory`. Training may go on.

@@ -370,6 +370,10 @@ class Checkpoints:
         """Return the checkpoint that `latest` names, not verified; None if there is none. Raises CheckpointDamaged."""
         return self.directory / self._checked_latest_name() if self.exist else None
 
+    def of_step(self, step: int) -> Path | None:
+        """Return the last checkpoint of a step, not verified; None if there is none."""
+        return next((p for p in reversed(self._directories()) if p.name.rstrip("a") == f"step_{step:06d}"), None)
+
     def choose(self, wanted: str = "latest") -> Path | None:
         """Return a verified checkpoint to resume from; None if there is none at all.
 

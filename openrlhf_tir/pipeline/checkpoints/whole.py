@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from ...ports import Learner
+from ...ports import Exports
 from ...waiting.daemon_threads import in_daemon_thread
 from .manifest import flush
 
@@ -20,7 +20,7 @@ def stage_of(directory: Path) -> Path:
 
 
 async def export(
-    learner: Learner, directory: Path, complete: Callable[[Path], object] = lambda directory: None
+    learner: Exports, directory: Path, complete: Callable[[Path], object] = lambda directory: None
 ) -> None:
     """Export the learner's weights to `directory`.
 
@@ -29,7 +29,7 @@ async def export(
     when all of them are there, its other files one by one.
 
     Args:
-        learner: The learner.
+        learner: The learner, or a checkpoint's policy.
         directory: Where the model appears.
         complete: Adds to the export what the learner does not know of; by default nothing.
 
