@@ -62,6 +62,8 @@ MORE_ROWS = 3
 """Further rows of each environment, for which a right and a wrong answer are played."""
 MORE_SHAPES = 6
 """Further rows of each environment that have other columns, or values of another kind, than those before them."""
+WRONG_IS_CORRECT = "wrong_is_correct"
+"""Name of the note that every wrong answer counts as correct."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
 TORCH_S = 60.0
 """Deadline of a policy loss in seconds, without the import of torch in its process."""
@@ -216,6 +218,7 @@ class _Rehearsal:
                 self.result.groups[environment.name] = group
                 self.result.scripts[environment.name] = [script.title for script in scripts]
                 self._note_without_calls(environment, group)
+                self._note_wrong_is_correct(environment, [t for t in group.valid if scripts[t.index].wrong])
             await self._evaluate(group, environment)
 
     def _note_without_rows(self, environment: Environment) -> None:
@@ -242,6 +245,22 @@ class _Rehearsal:
             " check-env`."
         )
         self.result.untried |= _has_own_code(environment)
+
+    def _note_wrong_is_correct(self, environment: Environment, wrong: list[Trajectory]) -> None:
+        """Note that every wrong answer counts as correct, as by a plain number with a bonus for the form."""
+        if not wrong or any(trajectory.parts["correct"] <= CORRECT_ABOVE for trajectory in wrong):
+            return
+        rewards = " and ".join(f"{trajectory.scored:g}" for trajectory in wrong)
+        if "accuracy" in environment.filter.order:
+            effect = "Filter accuracy would drop every group"
+            remedy = "return RewardParts with `correct`, or leave accuracy out of filter.names"
+        else:
+            effect = "The metric accuracy says nothing"
+            remedy = "return RewardParts with `correct` if you need it"
+        self.result.notes.append(
+            f"{WRONG_IS_CORRECT}: each wrong answer to environment {environment.name} counts as correct (reward"
+            f" {rewards}; a plain number is correct above 0). {effect}: {remedy}."
+        )
 
     def _scripts(self, task: Task, environment: Environment) -> list[Script]:
         cfg = self.cfg

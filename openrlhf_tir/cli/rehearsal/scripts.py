@@ -61,10 +61,12 @@ class Script:
     Attributes:
         title: What the episode tests.
         turns: What the model writes, in order.
+        wrong: True if it ends with an answer that is wrong, whatever the problem.
     """
 
     title: str
     turns: list[str]
+    wrong: bool = False
 
 
 def scripts_of(
@@ -88,8 +90,8 @@ def scripts_of(
     scripts = [
         Script("the right answer", [answer]),
         Script("the label alone", [task.label]),
-        Script("a wrong answer", [wrong]),
-        Script("another wrong answer, a bare word", ["no"]),
+        Script("a wrong answer", [wrong], wrong=True),
+        Script("another wrong answer, a bare word", ["no"], wrong=True),
         Script("a number", ["7"]),
         Script("an empty response", [""]),
         Script("a response that is cut", [long]),
@@ -113,7 +115,7 @@ def scripts_of(
 def short_scripts_of(task: Task, complete: Complete, max_tokens: int) -> list[Script]:
     """Return the episodes for further rows: a right answer and a wrong one."""
     right, wrong = (_answer(text, complete, max_tokens) for text in (task.label, WRONG))
-    return [Script("the right answer", [right]), Script("a wrong answer", [wrong])]
+    return [Script("the right answer", [right]), Script("a wrong answer", [wrong], wrong=True)]
 
 
 def _answer(text: str, complete: Complete, max_tokens: int) -> str:

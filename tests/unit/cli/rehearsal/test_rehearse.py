@@ -9,7 +9,7 @@ import pytest
 
 from miniatures.toy.tokenizer import save_tokenizer
 from openrlhf_tir.cli.rehearsal import rehearse
-from openrlhf_tir.cli.rehearsal.play import MORE_ROWS, MORE_SHAPES, various
+from openrlhf_tir.cli.rehearsal.play import MORE_ROWS, MORE_SHAPES, WRONG_IS_CORRECT, various
 from openrlhf_tir.cli.rehearsal.show import fault_lines, lines_of
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.types import Task
@@ -143,6 +143,18 @@ def test_an_environment_without_rows_is_named_and_was_not_tried(played):
     (note,) = found.notes
     assert found.untried and "idle" in note and "guess" not in note
     assert list(found.groups) == ["guess"]
+
+
+@pytest.mark.slow
+def test_a_reward_by_which_wrong_answers_are_correct_is_named_and_is_no_fault(played):
+    bonus = "return 0.1 + (task.label in trajectory.text)"
+    names = {"filter.names": None}
+    found = played(reward=bonus, **names)
+    (note,) = found.notes
+    assert note.startswith(f"{WRONG_IS_CORRECT}: ") and "0.1" in note and "filter.names" in note
+    assert not found.faults and not found.untried
+    told = "from openrlhf_tir.types import RewardParts; right = task.label in trajectory.text"
+    assert not played(reward=f"{told}; return RewardParts(0.1 + right, correct=right)", **names).notes
 
 
 LONG = pytest.mark.long
