@@ -37,6 +37,8 @@ QUIET_S = 30.0
 """Seconds that a reward waits for requests of its session that are still being answered."""
 CALLING_ROUTES = ("/chat/completions", "/responses", "/messages")
 """Ends of the paths whose answers have calls of tools."""
+NOT_JSON = (ValueError, RecursionError)
+"""Errors of reading a body, which vLLM's app then refuses itself."""
 NO_PARSER = (
     "tools: this server finds no calls in the model's text. Start it with --vllm.tool_call_parser (hermes for Qwen's"
     " models); or send tool_choice none, which shows the tools to the model and leaves its text to you."
@@ -230,7 +232,7 @@ async def _as_policy_request(
     A body that is not a JSON object is passed on unchanged: vLLM's app reports what is wrong.
     """
     body = await Request(scope, receive).body()
-    with suppress(ValueError):
+    with suppress(*NOT_JSON):
         requested = json.loads(body)
         if isinstance(requested, dict):
             request, notes = policy_request(requested, session.temperature)
@@ -266,7 +268,7 @@ class ToolsRefused:
         if scope["type"] == "http" and scope["path"].endswith(CALLING_ROUTES):
             body = await Request(scope, receive).body()
             receive = replayed(body, receive)
-            with suppress(ValueError):
+            with suppress(*NOT_JSON):
                 requested = json.loads(body)
                 if isinstance(requested, dict) and wants_calls(requested):
                     refusal = JSONResponse({"error": "tool_call_parser", "detail": NO_PARSER}, 400)
@@ -283,7 +285,7 @@ class SystemFolded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
             body = await Request(scope, receive).body()
-            with suppress(ValueError):
+            with suppress(*NOT_JSON):
                 requested = json.loads(body)
                 folded = without_system(requested) if isinstance(requested, dict) else None
                 if folded is not None:

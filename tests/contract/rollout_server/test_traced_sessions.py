@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import httpx
 import psutil
 import pytest
+from starlette.responses import JSONResponse
 
 from openrlhf_tir.data.template_shows import Shows
 from openrlhf_tir.errors import EngineError
@@ -222,6 +224,19 @@ async def test_who_waits_for_calls_of_an_engine_without_a_parser_is_told(service
             service.bodies.clear()
             assert (await client.post(url, json={"prompt": [0], "sampled": [1]})).status_code == 200
             service.bodies.clear()
+
+
+@pytest.mark.parametrize("body", ["{", "[" * 100_000])
+async def test_a_body_that_cannot_be_read_is_left_to_vllm(service, body):
+    async def vllm_app(scope, receive, send):
+        await JSONResponse({}, 400)(scope, receive, send)
+
+    vllm_app.state = SimpleNamespace(parses_calls=False, template_shows=Shows(system=False))
+    transport = httpx.ASGITransport(build_app(service, token=None, vllm_app=vllm_app))
+    async with httpx.AsyncClient(transport=transport, base_url="http://actor") as client:
+        session = (await client.post("/sessions", json={})).json()
+        for url in ("/v1/chat/completions", f"{session['base_url']}/chat/completions"):
+            assert (await client.post(url, content=body)).status_code == 400
 
 
 async def test_a_request_outside_a_session_is_left_as_it_is(client, service):
