@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="directory of a run, running or finished: show what it sampled instead of sampling",
     )
     parser.add_argument(
-        "--step", type=whole(at_least=1), metavar="K", help="with RUN: the learner step, 1 is the first [the last one]"
+        "--step",
+        type=whole(at_least=1),
+        metavar="K",
+        help="with RUN: the learner step, 1 is the first [the last one whose text is kept]",
     )
     parser.add_argument(
         "--dropped",
@@ -90,14 +93,17 @@ def run(args: argparse.Namespace) -> int:
 def _show_run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from ..observability.report.samples import last_step_of, samples_of
+    from ..observability.report.samples import last_trained_of, samples_of
 
     console = Console()
     run_dir = Path(args.run)
     if args.dropped is not None and args.step is None:
         return _show_untrained(console, run_dir, args.dropped, args.limit)
-    step = args.step if args.step is not None else last_step_of(run_dir)
-    samples = samples_of(run_dir, step, args.dropped)
+    if args.step is None:
+        step, samples = last_trained_of(run_dir)
+    else:
+        step = args.step
+        samples = samples_of(run_dir, step, args.dropped)
     for sample in samples[: args.limit]:
         show(console, sample)
     end = "dropped before" if args.dropped else "trained by"

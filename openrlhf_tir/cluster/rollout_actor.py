@@ -114,7 +114,7 @@ class RolloutActor(MovesResponses):
         from ..rollout.request_queue import RequestQueue
         from ..rollout.serving.app import bound, build_app, serve
         from ..telemetry.own_log import own_log
-        from ..telemetry.trajectories import DROPPED_OF_REASON, TrajectoryLog
+        from ..telemetry.trajectories import SAMPLED_GROUPS, TrajectoryLog
         from .reward_models.replicas import RewardModelClient
         from .service import RolloutService
 
@@ -141,7 +141,7 @@ class RolloutActor(MovesResponses):
             cfg.logger.trajectories,
             codec.special,
             spelled=codec.spell_inert,
-            dropped=DROPPED_OF_REASON,
+            sampled=SAMPLED_GROUPS,
             advantages=group_advantages(
                 cfg.algo.advantage.estimator,
                 credit=cfg.algo.advantage.credit,

@@ -24,7 +24,7 @@ from .report import html, summary
 from .report.build import config_of, drawn, plots_of
 from .report.curves import Plot
 from .report.page import Picture, Run, render_body
-from .report.samples import LEDGER, Sample, last_step_of, samples_of, spread_over_groups, untrained_of
+from .report.samples import LEDGER, Sample, last_trained_of, spread_over_groups, untrained_of
 from .report.samples_page import sample_view
 from .report.style import plot_style
 
@@ -227,8 +227,7 @@ class LivePage:
         return "running", "", step
 
     def _trained_last(self) -> list[Sample]:
-        step = last_step_of(self.run_dir)
-        return spread_over_groups(samples_of(self.run_dir, step), SAMPLES)
+        return spread_over_groups(last_trained_of(self.run_dir)[1], SAMPLES)
 
     def _dropped_last(self) -> list[Sample]:
         return spread_over_groups(untrained_of(self.run_dir).samples, SAMPLES)

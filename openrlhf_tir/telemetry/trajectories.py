@@ -1,7 +1,7 @@
 """Sampled trajectories as text: one JSON line each in run_dir/trajectories/ACTOR.jsonl, written by the rollout actor.
 
-run_dir/dropped/ACTOR.jsonl holds the same of a few groups that were dropped or failed and are not in the share that is
-kept. The columns are:
+run_dir/sampled/ACTOR.jsonl holds the same of a few groups that are not in the share that is kept: of those that the
+filters kept, and of those that were dropped or failed. The columns are:
 
     key row index env prompt label reward parts verdict failed why masked versions update
     advantage what the estimator gives the trajectory: the mean over its tokens, before a whitening over the batch;
@@ -34,29 +34,29 @@ from .jsonl import PatientWriter, read_rows
 
 DIRECTORY = "trajectories"
 """Directory of the kept share."""
-DROPPED_DIRECTORY = "dropped"
-"""Directory of the groups that were dropped or failed."""
+SAMPLED_DIRECTORY = "sampled"
+"""Directory of the few groups that are kept whatever the share."""
 Special = Callable[[int], str]
 """Returns the text of a special token's id; "" for an ordinary token."""
 Spelled = Callable[[Sequence[int]], str]
 """Returns the text of tokens with special tokens, and with marks in ordinary text that spells one."""
 Advantages = Callable[[GroupMeta, Group], Sequence[float] | None]
 """Returns the advantage of each valid trajectory of a group, in order; None if only the learner knows them."""
-DROPPED_OF_REASON = 8
-"""Dropped or failed groups of each reason that a run keeps at first, whatever the share."""
+SAMPLED_GROUPS = 8
+"""Groups that an actor keeps at first, whatever the share: of each reason to drop or fail one, and of no reason."""
 MAX_OF_SAMPLE = 4
-"""Trajectories that are kept of a dropped or failed group."""
+"""Trajectories that are kept of such a group."""
 
 
 class TrajectoryLog:
-    """Keeps a share of the groups, the same in every run (the key decides), and a few of those that are never trained.
+    """Keeps a share of the groups, the same in every run (the key decides), and a few others.
 
     Args:
         run_dir: The run directory.
         name: Name of the rollout actor.
         share: Share of the groups that are kept, 0 to 1.
         special: Returns the text of special tokens, which texts leave out.
-        dropped: Groups of each reason that are kept if they were dropped or failed, whatever the share.
+        sampled: Groups that are kept at first, whatever the share (`_is_sample`).
         advantages: Returns the advantages that are written beside the rewards.
         spelled: Returns the text of runs with special tokens; None leaves it out.
     """
@@ -67,19 +67,21 @@ class TrajectoryLog:
         name: str,
         share: float,
         special: Special = lambda token: "",
-        dropped: int = 0,
+        sampled: int = 0,
         advantages: Advantages = lambda meta, group: None,
         spelled: Spelled | None = None,
     ) -> None:
         self.share = share
         self.special = special
         self.spelled = spelled
-        self.dropped = dropped
+        self.sampled = sampled
         self.advantages = advantages
-        self._untrained: Counter[str] = Counter()
-        """Reason -> groups that were dropped or failed."""
+        self._candidates: Counter[str] = Counter()
+        """Reason -> groups that might have been a sample so far; "" for those that the filters kept."""
+        self._newest_update = -1
+        """The largest `task.run.update` of a group that the filters kept."""
         self._writer = PatientWriter(run_dir / DIRECTORY / f"{name}.jsonl") if share > 0 else None
-        self._dropped_writer = PatientWriter(run_dir / DROPPED_DIRECTORY / f"{name}.jsonl") if dropped > 0 else None
+        self._sampled_writer = PatientWriter(run_dir / SAMPLED_DIRECTORY / f"{name}.jsonl") if sampled > 0 else None
 
     def keeps(self, key: GroupKey) -> bool:
         """Return True if the group is one of the share."""
@@ -88,14 +90,14 @@ class TrajectoryLog:
     def write(self, meta: GroupMeta, group: Group) -> None:
         """Write the trajectories of a group, if it is kept.
 
-        Of a group in the share every trajectory is written, including those that failed; of a sampled dropped group the
-        first MAX_OF_SAMPLE.
+        Of a group in the share every trajectory is written, including those that failed; of a sample the first
+        MAX_OF_SAMPLE.
         """
-        is_sample = self._is_sample(meta)  # called for every group, because it counts them
+        is_sample = self._is_sample(meta, group.task.run.update)  # called for every group, because it counts them
         if self._writer is not None and self.keeps(group.key):
             self._write(self._writer, meta, group, group.trajectories)
-        elif self._dropped_writer is not None and is_sample:
-            self._write(self._dropped_writer, meta, group, group.trajectories[:MAX_OF_SAMPLE])
+        elif self._sampled_writer is not None and is_sample:
+            self._write(self._sampled_writer, meta, group, group.trajectories[:MAX_OF_SAMPLE])
 
     def _write(self, writer: PatientWriter, meta: GroupMeta, group: Group, chosen: Sequence[Trajectory]) -> None:
         values = self.advantages(meta, group)
@@ -104,24 +106,29 @@ class TrajectoryLog:
             columns = row(meta, group, trajectory, self.special, self.spelled)
             writer.write({**columns, "advantage": _as_json(advantages.get(trajectory.index))})
 
-    def _is_sample(self, meta: GroupMeta) -> bool:
-        """Return True if a group that was dropped or failed is kept as a sample.
+    def _is_sample(self, meta: GroupMeta, update: int) -> bool:
+        """Return True if a group is kept as a sample.
 
-        The first `dropped` groups of a reason are kept, and as many again each time that the count has doubled.
+        The first `sampled` groups of a reason to drop or fail one are kept, and as many again each time that their
+        count has doubled. Groups that the filters kept are treated alike, but only the first of each update is counted.
         """
-        reason = meta.failed or ("" if meta.verdict.keep else meta.verdict.reason)
-        if not reason or not self.dropped:
+        if not self.sampled:
             return False
-        count = self._untrained[reason]
-        self._untrained[reason] += 1
+        reason = meta.failed or ("" if meta.verdict.keep else meta.verdict.reason)
+        if not reason:
+            if update <= self._newest_update:
+                return False
+            self._newest_update = update
+        count = self._candidates[reason]
+        self._candidates[reason] += 1
         stride = 1
-        while count >= 2 * self.dropped * stride:
+        while count >= 2 * self.sampled * stride:
             stride *= 2
         return count % stride == 0
 
     def close(self) -> None:
         """Close the files."""
-        for writer in (self._writer, self._dropped_writer):
+        for writer in (self._writer, self._sampled_writer):
             if writer is not None:
                 writer.close()
 

@@ -174,7 +174,7 @@ class Logger(Section):
         le=1,
         description=(
             "Share of groups whose trajectories are kept in run_dir/trajectories for"
-            " `openrlhf-tir play RUN --step K`. 1: all."
+            " `openrlhf-tir play RUN --step K`. 1: all. A few other groups are kept in run_dir/sampled."
         ),
         unit="share",
     )

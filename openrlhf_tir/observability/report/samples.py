@@ -95,25 +95,24 @@ def samples_of(run_dir: Path, step: int, dropped: str | None = None) -> list[Sam
         raise DataError(
             f"Before step {step} nothing was dropped as {dropped!r}. Dropped: {', '.join(reasons) or 'nothing'}."
         )
-    rows = trajectories.read(run_dir) if dropped is None else _all_rows(run_dir)
-    kept = [Sample(wanted[tuple(row["key"])], row) for row in rows if tuple(row["key"]) in wanted]
+    kept = [Sample(wanted[tuple(row["key"])], row) for row in rows_of(run_dir) if tuple(row["key"]) in wanted]
     if not kept:
-        remedy = (
-            "Train with --logger.trajectories 1 (a share of groups)."
-            if dropped is None
-            else "A few of each reason are kept: --dropped without --step shows them."
-            " --logger.trajectories 1 keeps all."
-        )
+        shown = "`play RUN`" if dropped is None else "--dropped"
         raise DataError(
-            f"{run_dir / trajectories.DIRECTORY} holds none of the {len(wanted)} groups of step {step}. {remedy}"
+            f"{run_dir} kept no text of the {len(wanted)} groups of step {step}. A few groups are kept: {shown} without"
+            " --step shows the latest. --logger.trajectories 1 (a share of groups) keeps all."
         )
-    return sorted(kept, key=lambda sample: (sample.row["key"], sample.row["index"]))
+    return _in_order(kept)
 
 
-def _all_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the share of trajectories that the run keeps, then the samples of what it dropped."""
+def _in_order(samples: list[Sample]) -> list[Sample]:
+    return sorted(samples, key=lambda sample: (sample.row["key"], sample.row["index"]))
+
+
+def rows_of(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield the share of trajectories that the run keeps, then the samples of the other groups."""
     yield from trajectories.read(run_dir)
-    yield from trajectories.read(run_dir, trajectories.DROPPED_DIRECTORY)
+    yield from trajectories.read(run_dir, trajectories.SAMPLED_DIRECTORY)
 
 
 class Untrained(NamedTuple):
@@ -156,9 +155,7 @@ def untrained_of(run_dir: Path, reason: str = ANY) -> Untrained:
             f" Dropped or failed: {known or 'nothing'}."
         )
     reasons = {name.removeprefix("failed: ") for name in wanted}
-    kept = [
-        Sample(ends[tuple(row["key"])], row) for row in _all_rows(run_dir) if ends.get(tuple(row["key"])) in reasons
-    ]
+    kept = [Sample(ends[tuple(row["key"])], row) for row in rows_of(run_dir) if ends.get(tuple(row["key"])) in reasons]
     kept.sort(key=lambda sample: (-order[tuple(sample.row["key"])], sample.row["index"]))
     return Untrained(wanted, kept)
 
@@ -182,18 +179,30 @@ def spread_over_groups(samples: Sequence[Sample], limit: int) -> list[Sample]:
     ]
 
 
-def last_step_of(run_dir: Path) -> int:
-    """Return the latest learner step of the run.
+def last_trained_of(run_dir: Path) -> tuple[int, list[Sample]]:
+    """Return the latest learner step of which a trained group was kept, and its trajectories.
 
     Raises:
-        DataError: The run has made no step yet.
+        DataError: The run has made no step yet, or kept no trained group.
     """
     steps = ends_by_step(run_dir)
     if not steps:
         raise DataError(
             f"{run_dir} has not made a learner step yet. --dropped shows what was dropped or failed so far."
         )
-    return max(steps)
+    step_of = {key: step for step, ends in steps.items() for key, reason in ends.items() if not reason}
+    last = 1
+    kept: list[Sample] = []
+    for row in rows_of(run_dir):
+        step = step_of.get(tuple(row["key"]), 0)
+        if step > last:
+            last = step
+            kept.clear()
+        if step == last:
+            kept.append(Sample("", row))
+    if not kept:
+        return max(steps), samples_of(run_dir, max(steps))  # raises
+    return last, _in_order(kept)
 
 
 def _no_ledger(run_dir: Path) -> str:

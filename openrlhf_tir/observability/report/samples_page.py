@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...telemetry import trajectories
 from . import html
-from .samples import LEDGER, Sample, ends_by_step, facts_of, title_of
+from .samples import LEDGER, Sample, ends_by_step, facts_of, rows_of, title_of
 
 FILE = "samples.html"
 """Name of the page in the run directory."""
@@ -49,12 +48,12 @@ def write(run_dir: Path) -> Path | None:
 
 def parts_of(run_dir: Path) -> list[Part]:
     """Return the trained and the dropped samples of the steps that are shown. Each file is read once."""
-    if not (run_dir / trajectories.DIRECTORY).is_dir() or not (run_dir / LEDGER).exists():
+    if not (run_dir / LEDGER).exists():
         return []
     ends = ends_by_step(run_dir)
     step_of = {key: step for step, keys in ends.items() for key in keys}
     kept: dict[tuple[int, bool], dict[tuple[int, ...], list[Sample]]] = {}
-    for row in trajectories.read(run_dir):
+    for row in rows_of(run_dir):
         key = tuple(row["key"])
         if key in step_of and row["index"] >= 0:
             reason = ends[step_of[key]][key]

@@ -59,7 +59,7 @@ def write_steps(run_dir, first, last):
 
 def drop_a_group(run_dir, text):
     ledger = Ledger(run_dir / "ledger.jsonl")
-    log = TrajectoryLog(run_dir, "rollout-0", 0.0, dropped=8)
+    log = TrajectoryLog(run_dir, "rollout-0", 0.0, sampled=8)
     key = GroupKey(0, 7)
     ledger.issued(key, 0)
     log.write(group_of(key, 0, Verdict(False, "accuracy_low"))[0], Group(key, Task("Q: ", "42"), [member(0, text)]))

@@ -21,7 +21,7 @@ from openrlhf_tir.observability.report.samples import ANY, Sample, samples_of, s
 from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.telemetry.metrics import MetricsLog
 from openrlhf_tir.telemetry.trajectories import TrajectoryLog, read
-from openrlhf_tir.types import KEEP, Group, GroupKey, Segment, Task, ToolCall, Trajectory, Verdict
+from openrlhf_tir.types import KEEP, Group, GroupKey, RunFacts, Segment, Task, ToolCall, Trajectory, Verdict
 from tests.pipeline.fakes import group_of
 
 
@@ -180,7 +180,7 @@ def test_a_share_of_groups_is_chosen_by_the_key(tmp_path):
 
 def test_before_the_first_update_what_was_dropped_can_be_read(tmp_path, capsys):
     """Two groups dropped, one failed twice and is issued again; no learner step yet, and no share of groups is kept."""
-    ledger, log = Ledger(tmp_path / "ledger.jsonl"), TrajectoryLog(tmp_path, "rollout-0", 0.0, dropped=8)
+    ledger, log = Ledger(tmp_path / "ledger.jsonl"), TrajectoryLog(tmp_path, "rollout-0", 0.0, sampled=8)
     for prompt, verdict in ((0, Verdict(False, "accuracy_low")), (1, Verdict(False, "too_long")), (2, KEEP)):
         key = GroupKey(0, prompt)
         ledger.issued(key, 0)
@@ -221,18 +221,51 @@ def test_play_without_a_step_shows_the_last_one(run_dir, capsys):
 
 def test_of_what_is_dropped_a_few_groups_are_kept_however_many_there_are(tmp_path):
     """The first 8, all up to 16, then each second, fourth, eighth: 8 more each time that the count has doubled."""
-    log = TrajectoryLog(tmp_path, "rollout-0", 0.0, dropped=8)
+    log = TrajectoryLog(tmp_path, "rollout-0", 0.0, sampled=8)
     for prompt in range(64):
         meta, _ = group_of(GroupKey(0, prompt), 0, Verdict(False, "accuracy_low"))
         log.write(meta, Group(meta.key, Task("Q", "1"), [member(i, "x") for i in range(9)]))
     log.close()
-    rows = list(read(tmp_path, "dropped"))
+    rows = list(read(tmp_path, "sampled"))
     assert [prompt for prompt in range(64) if any(r["key"][1] == prompt for r in rows)] == [
         *range(16),
         *range(16, 32, 2),
         *range(32, 64, 4),
     ]
     assert {r["index"] for r in rows} == {0, 1, 2, 3} and list(read(tmp_path)) == []
+
+
+def test_of_what_the_filters_keep_the_first_group_of_some_updates_is_a_sample_whatever_the_share(tmp_path):
+    """Three groups of each update, and one of an older update: the updates are thinned as dropped groups are."""
+    log = TrajectoryLog(tmp_path, "rollout-0", 0.0, sampled=8)
+    for prompt in range(3 * 40):
+        for update in {prompt // 3, 0}:
+            meta, _ = group_of(GroupKey(update == 0, prompt), 0, KEEP)
+            task = Task("Q", "1", run=RunFacts(update=update))
+            log.write(meta, Group(meta.key, task, [member(i, "x") for i in range(9)]))
+    log.close()
+    rows = list(read(tmp_path, "sampled"))
+    assert [row["update"] for row in rows if row["index"] == 0] == [*range(16), *range(16, 32, 2), 32, 36]
+    assert {row["index"] for row in rows} == {0, 1, 2, 3}
+    assert list(read(tmp_path)) == [], "the share, which fine-tuning and selection read, has none of them"
+
+
+def test_a_run_without_a_share_shows_the_last_step_of_which_a_sample_was_trained(tmp_path, capsys):
+    ledger, log = Ledger(tmp_path / "ledger.jsonl"), TrajectoryLog(tmp_path, "rollout-0", 0.0, sampled=8)
+    for prompt, update in enumerate((0, 1, 1)):
+        key = GroupKey(0, prompt)
+        ledger.issued(key, update)
+        meta, _ = group_of(key, update, KEEP)
+        log.write(meta, Group(key, Task("Q: ", "42", run=RunFacts(update=update)), [member(0, f"p{prompt}a")]))
+        ledger.ended("trained", key, step=prompt)
+    ledger.close()
+    log.close()
+    assert main(["play", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "p1a 42" in out and "p0a" not in out and re.search(r"(?m)\b1 \w+ 1 .* 2$", out)
+    assert [s.row["key"][1] for s in samples_of(tmp_path, 1)] == [0]
+    assert main(["play", str(tmp_path), "--step", "3"]) != 0, "no group of it was kept"
+    assert [re.findall(r"\d+", part.title) for part in samples_page.parts_of(tmp_path)] == [["1"], ["2"]]
 
 
 def test_samples_say_environment_advantage_branches_and_why(tmp_path):
