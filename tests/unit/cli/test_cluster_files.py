@@ -35,6 +35,14 @@ until [[ -e end ]]; do sleep 0.05; done
 exit $(cat ends_with)
 """
 """Stands for launch_multinode.sh: notes its words, and ends as `ends_with` says at SIGTERM, or at a file `end`."""
+SERVERS = """echo "$@" > served
+echo "$TIR_ENV_TOKEN" > token
+[[ " $* " != *" nowhere "* ]] || exit 2
+trap 'touch servers_stopped; exit 143' TERM
+echo http://10.1.2.3:8100,http://10.1.2.3:8101
+while true; do sleep 0.05; done
+"""
+"""Stands for start_env_servers.sh: notes its words and its token, and ends at SIGTERM."""
 
 
 def taken(words: list[str]):
@@ -47,7 +55,7 @@ def taken(words: list[str]):
 @pytest.fixture
 def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
     """The batch script, running in a directory of its own, with an scontrol that notes what it is asked. A parameter:
-    what it does once it has forked the launcher, or environment variables."""
+    what it does once it has forked the launcher, or environment variables, and as WORDS more of its words."""
     forked = '"$@" &\n'
     given = getattr(request, "param", "")
     script = (CLUSTERS / "slurm.sbatch").read_text()
@@ -55,9 +63,15 @@ def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
     (tmp_path / "job").write_text(script.replace(forked, forked + (given if isinstance(given, str) else "")))
     (tmp_path / "train_scripts").mkdir()
     (tmp_path / "train_scripts/launch_multinode.sh").write_text(LAUNCH)
+    (tmp_path / "train_scripts/start_env_servers.sh").write_text(SERVERS)
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/scontrol").write_text('#!/usr/bin/env bash\necho "$@" > requeued\n')
-    (tmp_path / "bin/scontrol").chmod(0o755)
+    for name, body in {
+        "scontrol": 'echo "$@" > requeued; [[ ! -e forbidden ]]',
+        "hostname": "echo 10.1.2.3 192.168.0.1",
+        "ip": "echo '2: eth1    inet 10.9.8.7/24 brd 10.9.8.255 scope global eth1'",
+    }.items():
+        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "ends_with").write_text("5")
     env = {
         **os.environ,
@@ -69,9 +83,12 @@ def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
         "TIR_STOP_S": "",
         "TIR_INTERFACE": "",
         "TIR_COMMAND": "",
+        "TIR_ENV_SERVERS": "",
+        "WORDS": "",
         **(given if isinstance(given, dict) else {}),
     }
-    process = subprocess.Popen(["bash", tmp_path / "job", "--recipe", "zerotir_7b"], env=env, start_new_session=True)
+    words = ["--recipe", "zerotir_7b", *env["WORDS"].split()]
+    process = subprocess.Popen(["bash", tmp_path / "job", *words], env=env, start_new_session=True)
     while not (tmp_path / "up").exists() and process.poll() is None:
         time.sleep(0.02)
     yield process
@@ -86,6 +103,55 @@ def test_a_job_whose_time_is_up_is_queued_again_after_its_checkpoint(submitted, 
     assert submitted.wait(60) == 5
     assert (tmp_path / "stopped").exists(), "the run itself got the signal"
     assert (tmp_path / "requeued").read_text() == "requeue 77\n"
+
+
+def test_a_job_that_may_not_be_queued_again_ends_with_the_code_of_its_run(submitted, tmp_path):
+    (tmp_path / "forbidden").touch()
+    submitted.send_signal(signal.SIGTERM)
+    assert submitted.wait(60) == 5
+
+
+FLAGS = "-n 2 -- --workers 16 --code-timeout 20"
+
+
+@pytest.mark.parametrize(
+    ("submitted", "address", "token"),
+    [
+        ({"TIR_ENV_SERVERS": FLAGS, "TIR_ENV_TOKEN": "secret"}, "10.1.2.3", "secret"),
+        ({"TIR_ENV_SERVERS": FLAGS, "TIR_ENV_TOKEN": "", "TIR_INTERFACE": "eth1"}, "10.9.8.7", r"[0-9a-f]{48}"),
+    ],
+    indirect=["submitted"],
+)
+def test_a_job_starts_its_environment_servers_on_its_own_address_and_ends_them(submitted, tmp_path, address, token):
+    assert (tmp_path / "served").read_text().split() == ["-h", address, *FLAGS.split()]
+    assert re.fullmatch(token, (tmp_path / "token").read_text().strip())
+    launched = shlex.split((tmp_path / "launched").read_text())
+    cfg = taken(["train", *launched[launched.index("--") + 1 :]])
+    assert cfg.env.url == "http://10.1.2.3:8100,http://10.1.2.3:8101"
+    submitted.send_signal(signal.SIGTERM)
+    assert submitted.wait(60) == 5
+    while not (tmp_path / "servers_stopped").exists():  # or the test's time runs out
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "submitted",
+    [
+        {"TIR_ENV_SERVERS": FLAGS, "WORDS": words}
+        for words in ("--env.url http://10.0.0.5:8100", "--env.url=http://10.0.0.5:8100")
+    ],
+    indirect=True,
+)
+def test_a_job_that_is_given_servers_starts_none(submitted, tmp_path):
+    launched = shlex.split((tmp_path / "launched").read_text())
+    assert taken(["train", *launched[1:]]).env.url == "http://10.0.0.5:8100"
+    assert not (tmp_path / "served").exists()
+
+
+@pytest.mark.parametrize("submitted", [{"TIR_ENV_SERVERS": "-e nowhere"}], indirect=True)
+def test_a_job_without_the_servers_that_it_asked_for_trains_nothing(submitted, tmp_path):
+    assert submitted.wait(60) == 2
+    assert not (tmp_path / "launched").exists()
 
 
 @pytest.mark.parametrize("code", ["0", "2", "3", "6"])
