@@ -33,6 +33,7 @@ from .sections.conditions import WITH_CRITIC
 from .sections.critic import Critic as Critic
 from .sections.critic import Ref as Ref
 from .sections.data import Data as Data
+from .sections.data import HeldOutData
 from .sections.env import Env as Env
 from .sections.envs import NAME, NamedEnv
 from .sections.filter import Filter as Filter
@@ -118,15 +119,14 @@ class Config(Section):
         return resolve_or_none(self) or {}
 
     @property
-    def held_out(self) -> Data:
-        """The section that describes eval.dataset, whose rows are read as those of data.prompt_dataset."""
-        return self.data.model_copy(
-            update={
-                "prompt_dataset": self.eval.dataset,
-                "prompt_split": self.eval.split,
-                "max_samples": self.eval.max_samples,
-            }
-        )
+    def held_out(self) -> HeldOutData:
+        """The section that describes eval.dataset."""
+        of_evaluation = {
+            "prompt_dataset": self.eval.dataset,
+            "prompt_split": self.eval.split,
+            "max_samples": self.eval.max_samples,
+        }
+        return HeldOutData.model_construct(**{**dict(self.data), **of_evaluation})
 
     @property
     def max_running(self) -> int:

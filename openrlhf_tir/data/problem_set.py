@@ -24,8 +24,8 @@ from .stored_rows import RowWriter, StoredRows
 
 COLUMNS = ("where", "input", "label", "env", "meta", "dataset", "extra", "left_out")
 """Columns of the stored problems."""
-READ_BY = ("prompt_split", "input_key", "label_key", "row_schema", "max_samples", "on_bad_row")
-"""Settings of [data] that decide which problems are read."""
+READ_BY = ("prompt_split", "input_key", "label_key", "row_schema", "max_samples", "on_bad_row", "ANY_COLUMNS")
+"""What of [data] decides which problems are read."""
 PROBLEMS = "problems.arrow"
 PLACES = "places.npy"
 BAD = "bad.json"

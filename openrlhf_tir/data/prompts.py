@@ -98,6 +98,7 @@ def _of_source(
     in_prompt = [*templates.named_columns(cfg.input_template), TOOLS, TEMPLATE_OPTIONS]
     for where, row in rows:
         if reader is None:
+            cfg = _settings_for(source, where, row, cfg, labels)
             try:
                 reader = reader_of(source, row, cfg, labels=labels)
             except ConfigError as error:
@@ -120,6 +121,25 @@ def _of_source(
             yield row, problem._replace(extra=extra.columns, left_out=extra.left_out, shown=shown)
     if reader is None and first_error is not None:
         raise first_error
+
+
+def _settings_for(source: str, where: str, row: dict[str, Any], cfg: Data, labels: bool) -> Data:
+    """Return the settings to read a data set by, given its first row.
+
+    An evaluation may be of another source than the training rows. If the settings of those do not fit, its columns are
+    recognised, as without such settings.
+    """
+    defaults = {name: Data.model_fields[name].default for name in ("row_schema", "input_key", "label_key")}
+    by_columns = cfg.model_copy(update=defaults)
+
+    def fits(settings: Data) -> bool:
+        try:
+            reader_of(source, row, settings, labels=labels)(where, row)
+        except (ConfigError, DataError):
+            return False
+        return True
+
+    return by_columns if cfg.ANY_COLUMNS and not fits(cfg) and fits(by_columns) else cfg
 
 
 DEFAULT_KEYS = {f"data.{name}": Data.model_fields[name].default for name in ("input_key", "label_key")}

@@ -11,6 +11,7 @@ from .rows import MAX_LISTED, add_row_arguments, counted, counting, data_of, fil
 
 EXAMPLES = """examples:
   openrlhf-tir data convert orz.json dapo.parquet --out train.jsonl       both in one file, as openrlhf-tir reads it
+  openrlhf-tir data convert dapo.parquet --env maths --out maths.jsonl     for a run with [envs.maths]
   openrlhf-tir data convert train.jsonl --to torl --out train.parquet     for ToRL's own code
   openrlhf-tir data convert toolace.json --row-schema toolace --to tooln1 --out tooln1.parquet
   openrlhf-tir data convert BFCL_v3_multi_turn_base.json --join possible_answer.json --out bfcl.jsonl"""
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a file with fields that the rows lack, joined by id: BFCL's possible_answer",
     )
+    add("--env", metavar="NAME", help="environment of the rows that name none; with --to jsonl")
     group = parser.add_argument_group(
         "augmentation of xlam, hammer and toolace (in Tool-N1's code, not behind its main result)"
     )
@@ -65,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     from ...errors import ConfigError, DataError
 
     writer(args.to)
+    if args.env is not None and args.to != "jsonl":
+        raise ConfigError(f"--env {args.env}: rows of {args.to} name no environment. Use --to jsonl, or leave it out.")
     check_target(args.out, [*files_of(args), *([args.join] if args.join else [])])
     augment = Augment(args.mask_names, args.irrelevant, args.seed) if args.mask_names or args.irrelevant else None
     if augment and args.row_schema not in SOURCES:
@@ -75,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     bad = BadRows(args.on_bad_row, MAX_LISTED)
     left_out = Counter[str]()
     answers = Answers(args.join, bad) if args.join else None
-    rows = converted(data_of(args), args.to, bad, left_out, augment, answers)
+    rows = converted(data_of(args), args.to, bad, left_out, augment, answers, args.env)
 
     def check(count: int) -> None:
         bad.check_some_good(count, args.sources)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -18,6 +18,9 @@ ORDER_OF_PROMPTS = refused("the order of the prompts comes from it")
 
 class Data(Section):
     """The prompts that are trained, and how they are read. A resume compares the prompts themselves."""
+
+    ANY_COLUMNS: ClassVar[bool] = False
+    """True if rows that input_key, label_key and row_schema do not fit are recognised by their columns."""
 
     prompt_dataset: str | list[str] = setting(
         "",
@@ -140,6 +143,12 @@ class Data(Section):
         if not isinstance(parts, list | tuple):
             return value
         return [number for part in parts for number in (part.split(",") if isinstance(part, str) else [part])]
+
+
+class HeldOutData(Data):
+    """How the rows of eval.dataset are read: as the training rows are, or, if they have other columns, by these."""
+
+    ANY_COLUMNS: ClassVar[bool] = True
 
 
 @rule("data.prompt_probs")

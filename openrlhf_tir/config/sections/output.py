@@ -52,7 +52,7 @@ class LoggerWandb(Section):
 
 
 class Eval(Section):
-    """Evaluations on held-out problems, whose rows are read as those of data.prompt_dataset."""
+    """Evaluations on held-out problems, read as those of data.prompt_dataset or, with other columns, by these."""
 
     dataset: str | None = setting(
         None,

@@ -40,6 +40,7 @@ def converted(
     left_out: Counter[str],
     augment: Augment | None = None,
     answers: Answers | None = None,
+    env: str | None = None,
 ) -> Iterator[Any]:
     """Yield rows of the schema `to`.
 
@@ -50,6 +51,7 @@ def converted(
         left_out: Counts by reason what Tool-N1's filter drops.
         augment: Augmentation of Tool-N1's sources.
         answers: Fields that the rows lack.
+        env: The environment of rows that name none.
 
     Raises:
         ConfigError: The schema is unknown.
@@ -58,7 +60,7 @@ def converted(
     write = official.writer(to)
     for number, (problem, raw) in enumerate(_read(cfg, bad, left_out, augment, answers)):
         try:
-            row = write(problem, number)
+            row = write(problem._replace(env=problem.env or env), number)
         except DataError as error:
             bad(error)
             continue

@@ -140,6 +140,7 @@ def test_what_convert_cannot_do_is_said_before_anything_is_written(capsys, tmp_p
     for argv, said in (
         (("--out", tmp_path / "o.csv"), "'.csv'. .*: .jsonl, .json, .parquet"),
         (("--out", source), f"--out {source} "),
+        (("--env", "maths", "--to", "torl", "--out", tmp_path / "o.jsonl"), "--env maths.*torl"),
         (("--to", "orzz", "--out", tmp_path / "o.jsonl"), "--to 'orzz'"),
         (
             ("--mask-names", "0.5", "--out", tmp_path / "o.jsonl"),

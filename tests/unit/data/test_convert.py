@@ -63,6 +63,13 @@ def test_our_jsonl_keeps_everything_that_a_run_reads(tmp_path, sample):
     assert whole(convert(SAMPLES / sample, "jsonl", tmp_path / "ours.jsonl")) == whole(SAMPLES / sample)
 
 
+def test_rows_that_name_no_environment_get_one_and_others_keep_theirs(tmp_path):
+    rows = [{"prompt": "a", "label": "1"}, {"prompt": "b", "label": "2", "env": "search"}]
+    (tmp_path / "d.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    made = converted(Data(prompt_dataset=str(tmp_path / "d.jsonl")), "jsonl", refuse, Counter(), env="maths")
+    assert [row["env"] for row in made] == ["maths", "search"]
+
+
 def test_a_dialogue_does_not_fit_into_a_schema_of_problems(tmp_path):
     data = tmp_path / "d.jsonl"
     data.write_text(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.config import Data
+from openrlhf_tir.config import Config, Data
 from openrlhf_tir.data import load_prompts
+from openrlhf_tir.data.schemas import DAPO_HEAD, DAPO_TAIL
 from openrlhf_tir.data.templates import TEMPLATES
 from openrlhf_tir.errors import ConfigError, DataError
 from openrlhf_tir.rewards import load
@@ -216,3 +217,46 @@ def test_the_samples_are_what_their_script_makes():
         path = SAMPLES / name
         if path.suffix == ".jsonl":
             assert [json.loads(line) for line in path.read_text().splitlines()] == made
+
+
+AIME = {"problem": "How many?", "answer": "204"}
+VERL = {"prompt": [{"role": "user", "content": "How many?"}], "reward_model": {"ground_truth": "204"}}
+OF_DAPO = {**VERL, "data_source": "math_dapo"}
+NAMED = {"input_key": "question", "label_key": "gold"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "row"),
+    [
+        ({"row_schema": "verl"}, AIME),
+        ({"row_schema": "verl"}, VERL),
+        ({"row_schema": "verl"}, {"prompt": "How many?", "label": "204"}),
+        (NAMED, {"question": "How many?", "gold": "204", "answer": "205"}),
+        (NAMED, AIME),
+        ({}, VERL),
+    ],
+)
+def test_rows_of_an_evaluation_may_have_other_columns_than_the_training_rows(tmp_path, settings, row):
+    cfg = Config(data=settings | {"input_template": "{}"}, eval={"dataset": jsonl(tmp_path / "eval.jsonl", [row])})
+    (task,) = load_prompts(cfg.held_out).tasks
+    assert (task.prompt, task.label) == ("How many?", "204")
+
+
+def test_rows_of_an_evaluation_that_fit_the_training_rows_schema_are_read_by_it(tmp_path):
+    row = {**OF_DAPO, "prompt": [{"role": "user", "content": f"{DAPO_HEAD}\n\nHow many?\n\n{DAPO_TAIL}"}]}
+    cfg = Config(
+        data={"row_schema": "verl", "apply_chat_template": True},
+        eval={"dataset": jsonl(tmp_path / "eval.jsonl", [row])},
+    )
+    assert DAPO_HEAD in load_prompts(cfg.held_out, CharTokenizer()).tasks[0].prompt
+
+
+def test_training_rows_of_other_columns_than_the_settings_name_are_refused(tmp_path):
+    with pytest.raises(DataError):
+        load_prompts(Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", [AIME]), row_schema="verl"))
+
+
+def test_rows_of_an_evaluation_that_nothing_fits_are_refused_by_the_training_rows_schema(tmp_path):
+    cfg = Config(data={"row_schema": "verl"}, eval={"dataset": jsonl(tmp_path / "eval.jsonl", [{"x": "1"}])})
+    with pytest.raises(DataError, match="prompt"):
+        load_prompts(cfg.held_out)
