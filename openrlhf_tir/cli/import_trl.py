@@ -10,6 +10,7 @@ from pathlib import Path
 from ..config.fine_tuning import RANKS_OF
 from ..config.integrations.bash_script import read_script, readable
 from ..config.integrations.rehearsal import rehearse
+from ..config.integrations.separate_gpus import FILES_OF_THE_USER, say_turns
 from ..config.integrations.trl_import import import_trl
 from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_script, read_trl_text, text_of_command
 from ..config.integrations.trl_sft import import_trl_sft
@@ -86,8 +87,9 @@ def run(args: argparse.Namespace) -> int:
     if command == "sft":
         attempt(None, recipe.draft.settings, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
     else:
-        beside = ("reward.name", "reward.weights", "env.file")  # files that are written below
-        cfg = attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in beside}, problems)
+        say_turns(recipe.draft)
+        # The user's files are written below.
+        cfg = attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in FILES_OF_THE_USER}, problems)
         summary = method_summary(cfg)
         say(f"{summary}.")
     say_differences(recipe.draft, problems.lines)

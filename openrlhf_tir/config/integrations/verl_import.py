@@ -23,6 +23,7 @@ from typing import Any
 from ...algorithms.advantages import ESTIMATORS
 from .bash_script import readable
 from .recipe_draft import Draft, Imported, checked
+from .separate_gpus import say_turns
 from .shared_settings import (
     CALLS_OF_A_RESPONSE,
     say_not_named,
@@ -144,6 +145,7 @@ def import_verl(
     nothing = account_for_unread(verl, draft)
     if change is not None:
         change(draft)
+    say_turns(draft, int(verl(f"{ROLLOUT}.tensor_model_parallel_size")))
     return checked(draft, nothing)
 
 
@@ -418,8 +420,7 @@ def _set_placement(verl: VerlSettings, draft: Draft) -> None:
     if gpus_of_an_engine > 1 and ranks > 1:
         draft.differs(
             f"{ROLLOUT}.tensor_model_parallel_size={gpus_of_an_engine}: {ranks} engines of one GPU, one beside each"
-            " rank. A GPU must hold all weights of the model while it samples; for a larger model leave"
-            " train.colocate_all out and give engines GPUs of their own."
+            " rank. A GPU must hold all weights of the model while it samples."
         )
 
 

@@ -100,6 +100,11 @@ if __name__ == "__main__":
 '''
 
 
+def ways_said(text):
+    """The flags of each way without train.colocate_all that an import says."""
+    return [way.split() for way in re.findall(r"--train\.colocate_all false(?: --[a-z_.]+ \w+)+", text)]
+
+
 @pytest.fixture
 def imported(tmp_path, capsys):
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -262,6 +267,24 @@ def test_fine_tuning_has_the_optimiser_that_trl_has(imported, given, settings, t
 def test_a_schedule_that_is_only_nearly_one_of_ours_is_said(imported, given):
     _, path, told = imported(SCRIPT.replace('"cosine"', f'"{given}"'))
     assert load(str(path), {}).actor.lr_scheduler == "cosine" and f"lr_scheduler_type={given}" in told
+
+
+@pytest.mark.parametrize(("gpus", "apart"), [(8, [(4, 4, False)]), (1, [])])
+def test_the_flags_for_recipes_without_turns_are_said_and_right(tmp_path, capsys, gpus, apart):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    recipe = str(tmp_path / "r.toml")
+    words = ["--gpus", str(gpus), "--out", recipe, str(tmp_path / "train.py")]
+    assert main(["import-trl", *words]) == 0
+    placements = []
+    for flags in ways_said(capsys.readouterr().err):
+        assert main(["show-config", "--recipe", recipe, *flags]) == 0
+        made = tomllib.loads(capsys.readouterr().out)
+        assert not made["train"]["colocate_all"]
+        shares = made["train"]["share_gpus"]
+        placements.append((made["actor"]["num_gpus_per_node"], made["vllm"]["num_engines"], shares))
+    assert placements == [*apart, (gpus, gpus, True)]
+    assert main(["import-trl", "--rehearse", "--force", *words]) == 0
+    assert not ways_said(capsys.readouterr().err)
 
 
 def test_learner_and_engines_take_turns_on_as_many_devices_as_the_script_had(tmp_path):

@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.config.integrations.separate_gpus import engines_apart
 from openrlhf_tir.config.integrations.verl_import import import_verl
 from openrlhf_tir.config.integrations.verl_left_out import NEEDS_NOTHING
 from openrlhf_tir.config.integrations.verl_overrides import read_overrides, value_of
-from openrlhf_tir.config.integrations.verl_settings import DEFAULTS
+from openrlhf_tir.config.integrations.verl_settings import DEFAULTS, ROLLOUT
 from openrlhf_tir.config.method_summary import method_summary
-from openrlhf_tir.config.settings import load
+from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.settings import attempt, load
 
 
 def recipe(*words, program="verl.trainer.main_ppo", **more):
@@ -65,6 +67,30 @@ GRPO = (
     *("actor_rollout_ref.actor.ppo_mini_batch_size=16", "actor_rollout_ref.rollout.n=5"),
     *("actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.kl_loss_coef=0.01"),
 )
+
+
+@pytest.mark.parametrize(
+    ("words", "apart"),
+    [
+        (("trainer.n_gpus_per_node=8",), (4, 4, 1)),
+        (("trainer.n_gpus_per_node=8", "trainer.nnodes=2"), (4, 8, 1)),
+        (("trainer.n_gpus_per_node=8", f"{ROLLOUT}.tensor_model_parallel_size=4"), (4, 1, 4)),
+        (("trainer.n_gpus_per_node=4", f"{ROLLOUT}.tensor_model_parallel_size=4"), (2, 1, 2)),
+        (("trainer.n_gpus_per_node=6", f"{ROLLOUT}.tensor_model_parallel_size=2"), (2, 2, 2)),
+        (("trainer.n_gpus_per_node=1",), None),
+    ],
+)
+def test_gpus_for_learner_and_engines_apart_keep_the_rules(words, apart):
+    """80 samples an update: 3 ranks do not share them."""
+    made = recipe(*GRPO, *words)
+    size = next((int(word.partition("=")[2]) for word in words if "parallel" in word), 1)
+    settings = engines_apart(made.draft, size)
+    if apart is None:
+        assert settings == {}
+        return
+    cfg = attempt(None, made.draft.settings | settings, problems := Problems())
+    assert (cfg.actor.num_gpus_per_node, cfg.vllm.num_engines, cfg.vllm.tensor_parallel_size) == apart
+    assert problems.lines == [] and not cfg.train.colocate_all
 
 
 def test_what_is_deleted_is_not_set():
