@@ -2,7 +2,7 @@
 
     openai/gsm8k                          the number after ####
     math, math_dapo, aime...              the last `Answer: ...` or box; a wrong answer gets -1 instead of 0
-    MATH and other mathematics            the last box
+    MATH and other mathematics            the last box, as where a row names no source and its label is no JSON object
     searchR1_...                          exact match of the text in <answer>
 
 Answers in mathematics are compared as the reward `math` does. It finds more of them equal than verl's comparison of
@@ -37,8 +37,13 @@ MATHEMATICS = (
 _ANSWER = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 
 
-def kind_of(source: Any) -> str | None:
-    """Return the name of the reward that verl has for a data source; None if it has none, or one that runs code."""
+def kind_of(source: Any, label: str) -> str | None:
+    """Return the name of the reward that verl has for a row's data source; None if it has none, or one that runs code.
+
+    Rows that are not verl's, such as those of an evaluation, may name none: a plain answer is one in mathematics.
+    """
+    if source is None:
+        return None if label.startswith("{") else "math"
     source = str(source)
     if source == "openai/gsm8k":
         return "gsm8k"
@@ -64,7 +69,7 @@ async def verl_default(trajectory: Trajectory, task: Task, context: RewardContex
         RewardError: There is no reward for the row's data source.
     """
     source = source_of(task.extra, task.meta)
-    kind = kind_of(source) if task.label else "math"
+    kind = kind_of(source, task.label) if task.label else "math"
     text = model_text(trajectory)
     if kind is None:
         raise RewardError(no_reward(source))

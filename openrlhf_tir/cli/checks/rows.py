@@ -46,7 +46,7 @@ def check_row(problem: Problem, e: Environment) -> None:
     for reward in _rewards(e):
         info = REWARDS.get(reward, OWN)
         source = verl_default.source_of(problem.extra, problem.meta)
-        if reward == "verl" and verl_default.kind_of(source) is None:
+        if reward == "verl" and verl_default.kind_of(source, problem.label) is None:
             raise DataError(f"{problem.where}: {verl_default.no_reward(source)}")
         if kind and info.compares and kind not in info.compares:
             comparable = " or ".join(DESCRIPTIONS[name] for name in info.compares)

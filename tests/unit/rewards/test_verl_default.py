@@ -67,6 +67,8 @@ def test_what_a_tool_printed_is_no_answer():
         ("searchR1_nq", "<answer>Paris</answer>", '{"target": ["paris", "Lutetia"]}', 1.0),
         ("searchR1_nq", "<answer>Rome</answer>", '{"target": ["paris"]}', 0.0),
         ("searchR1_nq", "<answer>Paris</answer>", '{"target": "paris"}', 1.0),
+        (None, "so \\boxed{42}", "42", 1.0),
+        (None, "so \\boxed{41}", "42", 0.0),
     ],
 )
 def test_verls_reward_is_chosen_by_the_data_source(source, text, label, reward):
@@ -74,6 +76,7 @@ def test_verls_reward_is_chosen_by_the_data_source(source, text, label, reward):
     assert parts.reward == reward and parts.correct == (reward > 0)
 
 
-def test_a_data_source_without_a_reward_is_an_error():
-    with pytest.raises(RewardError, match="my_source"):
-        reward_of("verl", says("42"), Task("", "42", extra={"data_source": "my_source"}), in_run())
+@pytest.mark.parametrize(("source", "label"), [("my_source", "42"), (None, '{"target": ["paris"]}')])
+def test_a_data_source_without_a_reward_is_an_error(source, label):
+    with pytest.raises(RewardError, match=f"data_source = '?{source}'?"):
+        reward_of("verl", says("42"), Task("", label, extra={"data_source": source}), in_run())
