@@ -1394,7 +1394,7 @@ def test_rewards_of_trls_environments_are_asked_by_the_environment(imported, rew
         name.replace("r_functions.py", str(path.parent / "r_functions.py")): weight for name, weight in expected.items()
     }
     assert expected or cfg.reward.name == "env"
-    counter = load_plugin(ENVIRONMENT, f"{path.parent / 'r_functions.py'}:Counter")().object
+    counter = load_plugin(ENVIRONMENT, f"{path.parent / 'r_functions.py'}:Counter")().environment()
     counter.reset()
     assert counter.get_reward() == value
 
@@ -1419,7 +1419,7 @@ def test_a_get_reward_that_reward_functions_call_is_left_as_it_is(imported):
     text = OF_ENVIRONMENTS.replace("\n\ndef total", own).replace("[e.total for", "[e.get_reward() for")
     _, path, told = imported(text.format(rewards="total", weights=None, factory="Counter"))
     assert "get_reward" in told and "reward" not in tomllib.loads(path.read_text())
-    counter = load_plugin(ENVIRONMENT, f"{path.parent / 'r_functions.py'}:Counter")().object
+    counter = load_plugin(ENVIRONMENT, f"{path.parent / 'r_functions.py'}:Counter")().environment()
     counter.reset()
     assert counter.get_reward() == 2.0
 
