@@ -206,6 +206,15 @@ class EnvService:
                 raise
             raise NoSession(f"session {request.session_id!r} was closed while step {request.step_id} ran") from None
 
+    async def close(self, session_id: str) -> dict[str, Any]:
+        """Close a session and return the reply, which tells a defect of the environment's `close` in `signals`."""
+        session = await self.sessions.close(session_id)
+        reply: dict[str, Any] = {"closed": session is not None}
+        if session is not None and session.close_error is not None:
+            defect = self.defects.signals(session.close_error, "close")
+            reply.update({"signals": defect} if defect else {})
+        return reply
+
     def _note_where_reset_waited(self, request: ResetRequest, reset: asyncio.Task[str]) -> None:
         if at := self.defects.waits_at(reset):
             self.reset_waited_at[id(request)] = at
@@ -374,8 +383,8 @@ def create_env_app(
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
     @app.delete("/session/{session_id:path}")
-    async def close(session_id: str) -> dict[str, bool]:
-        return {"closed": await service.sessions.close(session_id)}
+    async def close(session_id: str) -> dict[str, Any]:
+        return await service.close(session_id)
 
     @app.delete("/sessions/{owner:path}")
     async def close_owned(owner: str) -> dict[str, int]:

@@ -71,6 +71,7 @@ class Session:
         last_used: Time of the last request, by the clock of `Sessions`.
         answers: Answers by step_id, oldest first.
         newest_dropped: Highest step_id whose cached reply was dropped; -1 if none was.
+        close_error: What the environment raised in `close`.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Session:
     last_used: float = 0.0
     answers: OrderedDict[int, _Answer] = field(default_factory=OrderedDict)
     newest_dropped: int = -1
+    close_error: Exception | None = None
 
     async def step(self, request: StepRequest, execute: Execute, keep: int) -> StepReply:
         """Return the reply to a step, which runs at most once.
@@ -135,7 +137,7 @@ class Session:
             self.newest_dropped = max(self.newest_dropped, dropped_id)
 
     async def close(self) -> None:
-        """Cancel what runs and close the environment. An exception of the environment is logged."""
+        """Cancel what runs and close the environment. An exception of the environment is logged and kept."""
         running: list[asyncio.Task[Any]] = [answer.task for answer in self.answers.values() if not answer.task.done()]
         if self.reset is not None and not self.reset.done():
             running.append(self.reset)
@@ -144,7 +146,8 @@ class Session:
         await asyncio.gather(*running, return_exceptions=True)
         try:
             await without_exit(self.env.close())
-        except Exception:  # a fault of this environment must not keep the other sessions from being closed
+        except Exception as e:  # a fault of this environment must not keep the other sessions from being closed
+            self.close_error = e
             log.exception("the environment failed in close", extra={"session": self.id})
 
 
@@ -219,13 +222,12 @@ class Sessions:
             await self.close(session_id)
             raise
 
-    async def close(self, session_id: str) -> bool:
-        """Close a session. Return False if it is not open."""
+    async def close(self, session_id: str) -> Session | None:
+        """Close a session and return it; None if it is not open."""
         session = self._by_id.pop(session_id, None)
-        if session is None:
-            return False
-        await session.close()
-        return True
+        if session is not None:
+            await session.close()
+        return session
 
     async def close_owned(self, owner: str) -> int:
         """Close the sessions whose id begins with `owner` and a dot, which a killed client has left. Return their

@@ -3,7 +3,7 @@
     POST /reset       ResetRequest  -> ResetReply
     POST /step        StepRequest   -> StepReply        (429 + Retry-After when full, 401 without the token)
     POST /step_batch  [StepRequest] -> NDJSON of StepReply, each as it finishes
-    DELETE /session/{id}            -> {"closed": bool}
+    DELETE /session/{id}            -> {"closed": bool}  (optional: "signals" with CODE_DEFECT, if closing it failed)
     DELETE /sessions/{owner}        -> {"closed": int}  (optional: every session whose id begins with "{owner}.")
     GET  /health                    -> Health
     GET  /schema                    -> EnvSchema

@@ -91,6 +91,8 @@ class EnvHttp:
         """Create a pool without connections. `token` is the bearer token of the servers."""
         self._token = token
         self._http: aiohttp.ClientSession | None = None
+        self._close_defects: set[str] = set()
+        """Lines of user code that failed when a session was closed. Each is logged once."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -144,10 +146,20 @@ class EnvHttp:
                 yield _item(bytes(line), url)
 
     async def delete(self, url: str) -> None:
-        """Delete a session if possible. What cannot be deleted now expires on the server."""
+        """Delete a session if possible. What cannot be deleted now expires on the server.
+
+        A bug in the `close` of a user's environment is logged: the session's samples are complete without it.
+        """
         try:
-            async with self._exchange("DELETE", url, None, CLOSE_TIMEOUT_S):
-                pass
+            async with self._exchange("DELETE", url, None, CLOSE_TIMEOUT_S) as response:
+                body = await _read(response, REFUSAL_BYTES)
+            signals = _object(body).get("signals")
+            if not isinstance(signals, dict):
+                return
+            defect = code_defect(url.partition("/session/")[0], signals)
+            if defect is not None and (at := str(signals[CODE_DEFECT])) not in self._close_defects:
+                self._close_defects.add(at)
+                log.warning("A session was not closed as it should be. %s\n%s", defect, defect.user_traceback)
         except (Full, Broken, InfraError) as e:
             log.debug("DELETE %s: %s", url, e)
 

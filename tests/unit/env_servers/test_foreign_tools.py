@@ -285,6 +285,8 @@ async def test_an_environment_of_trl_has_its_methods_as_tools_and_its_reward(tmp
     assert rewards == [pytest.approx(0.7), pytest.approx(-0.2)], "they add up to the last get_reward()"
     other, _ = await opened(cls, start=0)
     assert (await other.step(action(("add", {"amount": 1})), 5.0)).observation == "Now 1."
+    for session in (env, other):
+        await session.close()
 
 
 @pytest.fixture

@@ -118,6 +118,7 @@ def session_threads():
 
 
 async def test_all_methods_of_a_session_run_in_its_own_thread_which_ends_with_it(tmp_path):
+    before = session_threads()
     async with serving(tmp_path) as server:
         sessions = range(40)
         await asyncio.gather(*(server.open(f"s{n}", n=n) for n in sessions))
@@ -129,9 +130,10 @@ async def test_all_methods_of_a_session_run_in_its_own_thread_which_ends_with_it
         threads = [{ident for seen_n, _, ident in server.seen if seen_n == n} for n in sessions]
         assert {len(own) for own in threads} == {1} and len(set.union(*threads)) == len(sessions)
         assert {method for _, method, _ in server.seen} == {"init", "reset", "sell", "get_reward", "close"}
-        for thread in session_threads():
+        mine = [thread for thread in session_threads() if thread not in before]
+        for thread in mine:
             thread.join(10)
-        assert not session_threads()
+        assert not any(thread.is_alive() for thread in mine)
 
 
 @pytest.mark.parametrize("end", ["deleted", "step raised", "reset raised", "expired", "server stopped"])
@@ -148,14 +150,20 @@ async def test_close_is_called_once_however_the_session_ends(tmp_path, end):
     assert server.calls().count("close") == 1
 
 
-@pytest.mark.parametrize(("leaves", "error"), [("raises", "ValueError"), ("exits", "Exited")])
-async def test_what_close_raises_is_logged_and_costs_neither_a_reply_nor_the_server(tmp_path, caplog, leaves, error):
+@pytest.mark.parametrize(
+    ("leaves", "raised", "logged"), [("raises", "ValueError", "ValueError"), ("exits", "SystemExit", "Exited")]
+)
+async def test_what_close_raises_is_a_defect_and_costs_neither_a_reply_nor_the_server(
+    tmp_path, caplog, leaves, raised, logged
+):
     async with serving(tmp_path) as server:
         await server.open(leaves=leaves)
         assert (await server.sell(amount=1))["outcome"] == "ok"
-        assert await server.delete() == {"closed": True}
+        reply = await server.delete()
+        line = next(n for n, text in enumerate(SHOP.splitlines(), 1) if f"raise {raised}" in text)
+        assert reply["closed"] and reply["signals"]["code_defect"] == f"{tmp_path / 'shop.py'}:{line}"
         (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
-        assert record.exc_info[0].__name__ == error
+        assert record.exc_info[0].__name__ == logged
         assert (await server.open("other")).status_code == 200
 
 
@@ -177,10 +185,10 @@ async def test_a_hanging_call_times_out_and_close_comes_behind_it(tmp_path, capl
         assert "close" not in server.calls()
         server.release.set()
         await server.until_closed()
-        for thread in session_threads():
-            await asyncio.to_thread(thread.join, 10)
-        await asyncio.sleep(0)
-        assert len([record for record in caplog.records if record.exc_info]) == (leaves == "raises")
+        async with asyncio.timeout(20):
+            while leaves == "raises" and not any(record.exc_info for record in caplog.records):
+                await asyncio.sleep(0.01)
+    assert len([record for record in caplog.records if record.exc_info]) == (leaves == "raises")
 
 
 async def test_a_close_that_hangs_is_not_waited_for_long(tmp_path, monkeypatch):

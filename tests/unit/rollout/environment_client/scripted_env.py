@@ -17,6 +17,7 @@ class Script:
         self.steps, self.seen, self.deleted, self.headers = list(steps), [], asyncio.Queue(), []
         self.resets, self.names_server, self.probes = [], None, 0
         self.health: dict = {"env": "e"}
+        self.close_reply = '{"closed": true}'
         self.on_reset = self.on_health = None
         app = web.Application(client_max_size=1 << 30)
         app.add_routes([web.post("/reset", self._reset), web.post("/step", self._step)])
@@ -54,7 +55,7 @@ class Script:
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
         self.deleted.put_nowait(request.match_info["id"])
-        return web.json_response({"closed": True})
+        return web.Response(text=self.close_reply, content_type="application/json")
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         self.probes += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -29,6 +30,22 @@ async def test_an_episode_resets_steps_and_closes_its_session():
         assert 30 < step["deadline_s"] <= 60
         assert await script.deleted.get() == reset["session_id"]
         assert script.headers[0]["Authorization"] == "Bearer t"
+
+
+async def test_a_bug_in_the_close_of_an_environment_is_logged_once_and_costs_no_reply(caplog):
+    async with Script() as script:
+        for text in (text for text in ODD_BODIES if '{"code_defect"' not in text):
+            script.close_reply = text
+            async with client(script) as c:
+                assert (await one_step(c)).outcome == "ok"
+        assert not caplog.records
+        async with client(script) as c:
+            for n in range(2):
+                signals = {"code_defect": "mine.py:7", "error": f"session {n}", "traceback": "a line"}
+                script.close_reply = json.dumps({"closed": True, "signals": signals})
+                assert (await one_step(c)).outcome == "ok"
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "mine.py:7" in record.getMessage() and "a line" in record.getMessage()
 
 
 async def test_a_broken_connection_is_tried_again_with_the_same_ids():
