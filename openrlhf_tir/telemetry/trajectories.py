@@ -36,6 +36,8 @@ DIRECTORY = "trajectories"
 """Directory of the kept share."""
 SAMPLED_DIRECTORY = "sampled"
 """Directory of the few groups that are kept whatever the share."""
+DIRECTORIES = (DIRECTORY, SAMPLED_DIRECTORY, "dropped")
+"""All directories with rows; runs before 2026-11-30 have `dropped` in place of `sampled`."""
 Special = Callable[[int], str]
 """Returns the text of a special token's id; "" for an ordinary token."""
 Spelled = Callable[[Sequence[int]], str]

@@ -189,7 +189,7 @@ def _clear(cfg: Config, checkpoints: Checkpoints) -> None:
     checkpoints.clear()
     for name in (LEDGER, timelines.FILE, *(() if cfg.train.resume else (BASE,))):
         (cfg.run_dir / name).unlink(missing_ok=True)
-    for directory in (trajectories.DIRECTORY, trajectories.SAMPLED_DIRECTORY):
+    for directory in trajectories.DIRECTORIES:
         for path in (cfg.run_dir / directory).glob("*.jsonl"):
             os.truncate(path, 0)  # Truncated and not removed, because the actors have opened them already.
 

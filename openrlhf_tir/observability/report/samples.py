@@ -111,8 +111,8 @@ def _in_order(samples: list[Sample]) -> list[Sample]:
 
 def rows_of(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Yield the share of trajectories that the run keeps, then the samples of the other groups."""
-    yield from trajectories.read(run_dir)
-    yield from trajectories.read(run_dir, trajectories.SAMPLED_DIRECTORY)
+    for directory in trajectories.DIRECTORIES:
+        yield from trajectories.read(run_dir, directory)
 
 
 class Untrained(NamedTuple):

@@ -204,6 +204,8 @@ def test_before_the_first_update_what_was_dropped_can_be_read(tmp_path, capsys):
         (0, "accuracy_low"),
     ], "the latest first; what was kept by the filters is no sample"
     assert untrained_of(tmp_path, "env_error").counts == {"failed: env_error": 2}
+    (tmp_path / "sampled").rename(tmp_path / "dropped")
+    assert untrained_of(tmp_path) == found, "a run of a former version"
     assert main(["play", str(tmp_path), "--dropped", "--limit", "2"]) == 0
     out = capsys.readouterr().out
     assert "p0a 42" in out and "p1a 42" in out and "p0b" not in out, "one of each reason"
