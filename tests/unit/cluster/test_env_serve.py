@@ -30,7 +30,7 @@ def test_a_server_is_named_as_in_env_server_or_by_its_module():
     ],
 )
 def test_what_cannot_work_is_refused_before_ray_starts(monkeypatch, flags, why):
-    monkeypatch.delenv(env_serve.TOKEN_ENV, raising=False)
+    monkeypatch.delenv(env_serve.ENV_TOKEN, raising=False)
     monkeypatch.setattr(env_serve.sys, "argv", ["env_serve", "echo", *flags])
     with pytest.raises(SystemExit, match=why):
         env_serve.main()
