@@ -145,9 +145,10 @@ def _area(axes: Axes, y: int, spans: Sequence[Span], left: float, right: float) 
         color=COLORS[0],
         lw=0,
     )
-    axes.annotate(
-        f"peak {peak:.0f}", (1.006, y), xycoords=("axes fraction", "data"), fontsize=8, color=MUTED, va="center"
-    )
+    if round(peak) > 1:  # where an engine's spans say only that it decodes, there is no number to tell
+        axes.annotate(
+            f"peak {peak:.0f}", (1.006, y), xycoords=("axes fraction", "data"), fontsize=8, color=MUTED, va="center"
+        )
 
 
 def _boxes(axes: Axes, y: int, spans: Sequence[Span], color: str, named: bool) -> None:
