@@ -1,9 +1,9 @@
 """The trace of a run: spans of wall-clock time on named tracks, in trace.jsonl.
 
 It feeds Perfetto, the plot of the timeline and the overlap ratio. A track does one kind of work: "learner" (spans
-"step 7"), "engine/0" (a span "decode" while the engine decodes; in a simulation one for each request, so that they
-overlap), "weights" (pushes), "ckpt", "eval", "env/NAME" (spans "start" and "evaluate" of its sessions, where they take
-time). Times are seconds since the epoch, so that spans of several processes can be compared.
+"step 7"), "engine/0" (a span "decode" while the engine decodes anything), "weights" (pushes), "ckpt", "eval",
+"env/NAME" (spans "start" and "evaluate" of its sessions, where they take time). Times are seconds since the epoch, so
+that spans of several processes can be compared.
 """
 
 from __future__ import annotations

@@ -133,19 +133,19 @@ def _lanes(spans: Sequence[Span]) -> dict[str, list[Span]]:
 
 
 def _area(axes: Axes, y: int, spans: Sequence[Span], left: float, right: float) -> None:
-    requests = decoding([s for s in spans if s.name.startswith("decode")], left, right)
-    peak = requests.max()
+    engines = decoding([s for s in spans if s.name.startswith("decode")], left, right)
+    peak = engines.max()
     if peak < 1e-6:
         return
     axes.stairs(
-        y - 0.36 + 0.74 * requests / peak,
-        np.linspace(left, right, len(requests) + 1),
+        y - 0.36 + 0.74 * engines / peak,
+        np.linspace(left, right, len(engines) + 1),
         baseline=y - 0.36,
         fill=True,
         color=COLORS[0],
         lw=0,
     )
-    if round(peak) > 1:  # where an engine's spans say only that it decodes, there is no number to tell
+    if round(peak) > 1:  # a lane of several engines
         axes.annotate(
             f"peak {peak:.0f}", (1.006, y), xycoords=("axes fraction", "data"), fontsize=8, color=MUTED, va="center"
         )
