@@ -111,7 +111,7 @@ async def _deadline(call: str, deadlines: Deadlines) -> AsyncIterator[None]:
             raise  # the user's code raised it
         raise CallLate(
             f"{call} of the agent instance did not finish within {deadlines[call]:g} s. Make it faster, or raise"
-            f" env.step_timeout_s = {deadlines['step']:g}: a reset has three times that."
+            f" env.step_timeout_s = {deadlines['step']:g} s; a reset has three times that."
         ) from e.__cause__
 
 
