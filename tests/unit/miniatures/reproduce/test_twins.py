@@ -180,7 +180,7 @@ def test_a_cold_start_that_does_not_fit_is_refused_before_anything_starts(tmp_pa
 
 def test_seeds_follow_from_the_settings_and_claims_whose_first_arm_is_one_run_have_the_same(monkeypatch):
     of_torl = seeds_of(twins.named("torl"), 3)
-    assert of_torl == seeds_of(twins.named("retool"), 3) == seeds_of(twins.named("pipeline"), 3)
+    assert of_torl == seeds_of(twins.named("zerotir"), 3) == seeds_of(twins.named("pipeline"), 3)
     assert list(of_torl) == seeds(attempt.digest("tool", ()), 3)
     assert set(of_torl).isdisjoint(seeds_of(twins.named("otc"), 3))
     monkeypatch.setattr(twins, "gpu_count", lambda: 1)
@@ -192,17 +192,17 @@ def test_a_finished_run_of_the_same_settings_and_seed_is_shared_between_claims(t
     fake = Fake(lambda arm: rows_of_a_run(0.9))
     go("torl", tmp_path, fake)
     before = len(fake.asked)
-    go("retool", tmp_path, fake)
-    assert [arm for _, arm, _ in fake.asked[before:]] == ["sft_rl"]
-    link = tmp_path / "retool/seed-42/rl"
+    go("zero_tir_rl", tmp_path, fake)
+    assert [arm for _, arm, _ in fake.asked[before:]] == ["off_then_on", "off"]
+    link = tmp_path / "zero_tir_rl/seed-42/on"
     assert link.resolve() == tmp_path / "torl/seed-42/tool"
-    go("retool", tmp_path, fake)
-    assert len(fake.asked) == before + 1
-    go("retool", tmp_path, fake, seed=7)
-    assert [arm for _, arm, _ in fake.asked[before + 1 :]] == ["rl", "sft_rl"]
+    go("zero_tir_rl", tmp_path, fake)
+    assert len(fake.asked) == before + 2
+    go("zero_tir_rl", tmp_path, fake, seed=7)
+    assert [arm for _, arm, _ in fake.asked[before + 2 :]] == ["on", "off_then_on", "off"]
     shutil.rmtree(tmp_path / "torl")
-    go("retool", tmp_path, fake)
-    assert fake.asked[-1][1] == "rl"
+    go("zero_tir_rl", tmp_path, fake)
+    assert fake.asked[-1][1] == "on"
     assert link.is_dir() and not link.is_symlink()
 
 
