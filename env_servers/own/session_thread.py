@@ -9,9 +9,11 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any
 
 from env_servers.admission import CapacityFull
+from openrlhf_tir.waiting.daemon_threads import complete
 
 
 class SessionThread(Executor):
@@ -45,19 +47,8 @@ class SessionThread(Executor):
                 raise CapacityFull("the system starts no more threads", retry_after_s=1) from None
             self._thread = thread
         future: Future[Any] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return  # cancelled before it began
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
         self._last = future
-        self._calls.put(run)
+        self._calls.put(partial(complete, future, partial(fn, *args, **kwargs)))
         return future
 
     def end(self) -> None:

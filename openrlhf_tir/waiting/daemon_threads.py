@@ -6,10 +6,23 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+def complete(future: Future[T], call: Callable[[], T]) -> None:
+    """Run a call in this thread and give its result, or what it raises, to its future. A cancelled call is not run."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class _DaemonThreads(Executor):
@@ -17,18 +30,9 @@ class _DaemonThreads(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return  # cancelled before it began
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        threading.Thread(target=run, name=getattr(fn, "__name__", "call"), daemon=True).start()
+        call = partial(fn, *args, **kwargs)
+        name = getattr(fn, "__name__", "call")
+        threading.Thread(target=complete, args=(future, call), name=name, daemon=True).start()
         return future
 
 

@@ -57,7 +57,12 @@ ENV_MAY_SHARE = {
     },
     # The class is looked up as every function of one's own is. Standard library only.
     # A tool's schema is what transformers makes of its type hints and docstring, as in TRL. Imported when one is made.
-    "env_servers/own/": {"openrlhf_tir.user_code.plugins", "transformers.utils"},
+    # One way to run a call for a future in a thread that may be left behind. Standard library only.
+    "env_servers/own/": {
+        "openrlhf_tir.user_code.plugins",
+        "openrlhf_tir.waiting.daemon_threads",
+        "transformers.utils",
+    },
     # One way to say where user code failed, and whether it is an outage. Standard library only.
     "env_servers/defects.py": {"openrlhf_tir.user_code.plugins", "openrlhf_tir.user_code.failures"},
     "env_servers/serving.py": {"openrlhf_tir.user_code.loop_watch", "openrlhf_tir.user_code.failures"},
