@@ -45,10 +45,10 @@ def held_out(columns: Columns) -> Figure | None:
     rows = 1 + has_kinds + bool(env_names)
     figure, axes = new_figure(2.9 * rows, rows=rows)
     shown = ks if len(ks) <= 3 else [ks[0], ks[len(ks) // 2], ks[-1]]
-    line(axes[0], columns, f"eval/pass_hat_{ks[-1]}", f"all of {ks[-1]}", COLORS[4])
-    line(axes[0], columns, "eval/accuracy", "one", COLORS[0])
+    line(axes[0], columns, f"eval/pass_hat_{ks[-1]}", f"pass^{ks[-1]} (all)", COLORS[4])
+    line(axes[0], columns, "eval/accuracy", "mean", COLORS[0])
     for k, color in zip(shown, COLORS[1:4], strict=False):
-        line(axes[0], columns, f"{PASS_AT}{k}", f"some of {k}", color)
+        line(axes[0], columns, f"{PASS_AT}{k}", f"pass@{k} (any)", color)
     for kind, color in zip(kinds if has_kinds else (), COLORS, strict=False):
         line(axes[1], columns, f"{KIND_PREFIX}{kind}{KIND_SUFFIX}", kind, color)
     for env, color in zip(env_names[:MAX_LINES], COLORS, strict=False):
@@ -65,8 +65,8 @@ HELD_OUT_CURVES = (
     Plot(
         "held_out",
         "Held-out problems",
-        "pass@k and pass^n, unbiased. Accuracy that rises while some of many stays: the model comes to say more often"
-        " what it could say before; some of many that falls: it loses answers.",
+        "pass@k and pass^k, unbiased. A mean that rises while pass@k stays: the model comes to say more often what it"
+        " could say before. A pass@k that falls: it loses answers.",
         held_out,
     ),
 )
