@@ -28,20 +28,20 @@ REST_PER_TRIM = 137
 pages again .2 s: with 137 = (.02 + .2) / .02 / .08 both take at most 8 % of the time."""
 
 
-def limit_buffers(zero_optimization: dict[str, Any], device: str, *, sub_groups: bool) -> None:
+def limit_buffers(zero_optimization: dict[str, Any], device: str, *, whole_gradients: bool) -> None:
     """Set the sizes of DeepSpeed's buffers in its configuration section `zero_optimization`, in place.
 
     Args:
         zero_optimization: The section of DeepSpeed's configuration.
         device: "cpu" or "cuda", with or without an index.
-        sub_groups: True if the optimizer may update the model in pieces.
+        whole_gradients: True if the optimizer needs the whole gradient of a matrix on every rank, as Muon does.
     """
     kind = device.partition(":")[0]
     zero_optimization["reduce_bucket_size"] = GRADIENT_BUCKET_ELEMENTS[kind]
     # gloo implements a reduce-scatter as an all-reduce. If DeepSpeed calls all-reduce itself, it reduces a bucket in
     # place rather than in two copies.
-    zero_optimization["reduce_scatter"] = kind != "cpu"
-    if sub_groups:
+    zero_optimization["reduce_scatter"] = kind != "cpu" and not whole_gradients
+    if not whole_gradients:
         zero_optimization["sub_group_size"] = SUB_GROUP_ELEMENTS
 
 

@@ -48,7 +48,6 @@ from .lean_layers import make_lean
 from .linear_head import ScoringHead
 from .lora import check_targets, unmatched_target
 from .openrlhf_imports import flash_attn_importable, without_heavy_imports
-from .optim import muon
 from .packing import OWN_EXPERTS, MicroBatch
 from .recomputation import layers_to_recompute, recompute_first_layers
 from .roles.value_head import has_scalar_head
@@ -476,13 +475,12 @@ class ZeroStrategy(DeepspeedStrategy):
             max_norm: Gradients are clipped to this norm; None: openrlhf's default.
         """
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
+        is_muon = optim_dict is not None and optim_dict["type"] == "Muon"
         moves = self.colocated and self.device != "cpu"  # DeepSpeed can move only the states of its own FusedAdam
         if optim_dict is not None and not self.adam_offload and not moves:
             config["optimizer"]["params"]["torch_adam"] = True
-            if optim_dict["type"] != "Muon":  # DeepSpeed makes Muon's AdamW, and does not pass this on
+            if not is_muon:  # DeepSpeed makes Muon's AdamW, and does not pass this on
                 config["optimizer"]["params"]["fused"] = True
-        if optim_dict is not None and optim_dict["type"] == "Muon":
-            config = muon.deepspeed_config(config)
         config["steps_per_print"] = None
         # In bf16 the sum over 64 to 256 micro batches is wrong by 1 to 2 %. DeepSpeed has no float32 sums for fp16
         # weights.
@@ -491,9 +489,8 @@ class ZeroStrategy(DeepspeedStrategy):
         # DeepSpeed's own linear layer saves the memory of gathered weights. On CPU and with one rank it saves none, and
         # is slower than torch's.
         config["zero_optimization"]["memory_efficient_linear"] = self.device != "cpu" and self.world_size > 1
-        # Muon needs whole matrices and gathers those of one sub group at a time, so it keeps DeepSpeed's size.
-        is_muon = optim_dict is not None and optim_dict["type"] == "Muon"
-        limit_buffers(config["zero_optimization"], self.device, sub_groups=not is_muon)
+        # Muon gathers the matrices of one sub group at a time, so it keeps DeepSpeed's size.
+        limit_buffers(config["zero_optimization"], self.device, whole_gradients=is_muon)
         return config
 
     def get_ds_eval_config(self, offload: bool = False) -> dict:

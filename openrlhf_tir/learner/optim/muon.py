@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -26,12 +25,6 @@ from ...machine.replaced import replaced
 
 USES = "use_muon"
 """Key by which DeepSpeed marks the parameter groups of Muon."""
-
-
-def deepspeed_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Adapt DeepSpeed's training configuration to Muon, which needs whole gradients on every rank."""
-    config["zero_optimization"]["reduce_scatter"] = False
-    return config
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float, optim: Actor | Critic) -> None:

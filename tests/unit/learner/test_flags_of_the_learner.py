@@ -246,6 +246,8 @@ def test_deepspeed_is_told_of_muon_as_it_needs_it(monkeypatch):
     of_adam = strategy.get_ds_train_config({"type": "AdamW", "params": {"lr": 0.05}}, max_norm=1.0)
     assert of_adam["zero_optimization"]["reduce_scatter"] is True
     assert of_adam["zero_optimization"]["reduce_bucket_size"] == GRADIENT_BUCKET_ELEMENTS["cuda"]
+    of_muon = strategy.get_ds_train_config(asked, max_norm=0.0)["zero_optimization"]
+    assert of_muon["reduce_scatter"] is False, "DeepSpeed refuses Muon with it"
 
 
 def test_muon_has_its_steps_and_nesterov_within_an_update_and_its_own_rate_under_the_same_schedule():
