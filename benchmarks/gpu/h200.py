@@ -351,9 +351,9 @@ def canary(args: argparse.Namespace) -> dict:
     return {
         "canary_tolerance_nats": float(f"{tolerance.level:.3g}"),
         "canary_nats": float(f"{new.level:.3g}"),
-        "canary_accepted": tolerance.accepts(new),
+        "canary_accepted": tolerance.excess(new) <= 1,
         "canary_old_weights_nats": float(f"{old.level:.3g}"),
-        "canary_refuses_old_weights": not tolerance.accepts(old),
+        "canary_refuses_old_weights": tolerance.excess(old) > 1,
     }
 
 

@@ -45,7 +45,7 @@ from ..types import Completion
 from ..waiting.deadlines import Deadline
 from .file_transport import FileTransport
 from .transport import Results, Transport, same_weights
-from .verify import OUTLIER, Disagreement, Evidence, Reference, disagreement, evidence
+from .verify import OUTLIER, Disagreement, Evidence, Reference, disagreement, evidence, pooled
 
 log = logging.getLogger(__name__)
 CEILING = 0.5
@@ -435,7 +435,7 @@ class WeightPublisher:
         tolerance = self.reference.tolerance
         for (trial, completions), scored in zip(answered, scores, strict=True):
             of_round = evidence(texts, completions, scored, previous)
-            trial.evidence = of_round if trial.evidence is None else trial.evidence + of_round
+            trial.evidence = of_round if trial.evidence is None else pooled([trial.evidence, of_round])
             trial.disagreement = disagreement(trial.evidence)
             trial.excess = tolerance.excess(trial.disagreement)
             if any((c.versions != self.transport.version).any() for c in completions):

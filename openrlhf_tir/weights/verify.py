@@ -22,7 +22,7 @@ has the derivation of the thresholds and the measured distributions. numpy only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -53,8 +53,7 @@ REMEMBERED = 16
 """Number of accepted pushes from which the reference is computed."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Log-probs of the same T tokens by the engine, the learner, and the learner's version before. All arrays [T].
 
     `previous_T` is NaN where the version before did not score the token. `sampled_T` is True where the engine sampled
@@ -66,14 +65,10 @@ class Evidence:
     previous_T: np.ndarray
     sampled_T: np.ndarray
 
-    def __add__(self, other: Evidence) -> Evidence:
-        """Return the evidence of two rounds together."""
-        return Evidence(
-            np.concatenate([self.engine_T, other.engine_T]),
-            np.concatenate([self.learner_T, other.learner_T]),
-            np.concatenate([self.previous_T, other.previous_T]),
-            np.concatenate([self.sampled_T, other.sampled_T]),
-        )
+
+def pooled(parts: Iterable[Evidence]) -> Evidence:
+    """Return the evidence of several texts or rounds together."""
+    return Evidence(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 class Disagreement(NamedTuple):
@@ -118,10 +113,6 @@ class Tolerance(NamedTuple):
             disagreement.behind / BEHIND,
             disagreement.decoded / (DECODED * self.level),
         )
-
-    def accepts(self, disagreement: Disagreement) -> bool:
-        """Return True if the disagreement is within the tolerance."""
-        return self.excess(disagreement) <= 1.0
 
     def __str__(self) -> str:
         return f"a level of {self.level:.2g} and {self.most:.2g} nats for one token"
@@ -175,10 +166,7 @@ def evidence(
     Raises:
         ValueError: There is nothing to compare, or the lengths disagree. That is a bug, not a bad push.
     """
-    engine: list[np.ndarray] = []
-    learner: list[np.ndarray] = []
-    before: list[np.ndarray] = []
-    sampled: list[np.ndarray] = []
+    parts: list[Evidence] = []
     shared = shared_prefixes(texts)
     for i, (text, completion) in enumerate(zip(texts, completions, strict=True)):
         of_text = completion.prompt_logprobs
@@ -193,18 +181,12 @@ def evidence(
             skipped = max(0, shared[i] - 1)  # tokens that are shared with an earlier text count there
             if previous is not None:
                 old[:text_tokens] = previous[i]
-        engine.append(np.asarray(answer, np.float64)[skipped:])
-        learner.append(score[skipped:])
-        before.append(old[skipped:])
-        sampled.append((np.arange(len(answer)) >= (0 if of_text is None else text_tokens))[skipped:])
-    if not sum(len(part) for part in engine):
+        sampled = np.arange(len(answer)) >= (0 if of_text is None else text_tokens)
+        of_whole_text = Evidence(np.asarray(answer, np.float64), score, old, sampled)
+        parts.append(Evidence(*(array[skipped:] for array in of_whole_text)))
+    if not any(len(part.engine_T) for part in parts):
         raise ValueError("0 log-probs of a canary cannot be compared")
-    return Evidence(
-        np.concatenate(engine),
-        np.concatenate(learner),
-        np.concatenate(before),
-        np.concatenate(sampled),
-    )
+    return pooled(parts)
 
 
 def shared_prefixes(texts: Sequence[Sequence[int]]) -> list[int]:
