@@ -208,8 +208,7 @@ class Collector:
         except WeightsMisloaded:
             # A run would push again. Here the log-probs are wanted as well, so the engine goes on with these weights.
             assert wanted is not None
-            self.engine._updating = self.engine._misloaded = False
-            await self.engine._resume_after_push()
+            await self.engine._resume_after_push(time.monotonic())
             completions = await self.engine.sample_canary(*wanted)
         await self.engine.confirm_weights(self.version)
         return completions

@@ -29,9 +29,10 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,6 +82,22 @@ SLEEP_LEVEL = 1
 """Weights go to host memory. Level 2 would drop them, but an engine that wakes without a push needs them."""
 
 
+class Push(Enum):
+    """What an engine is in the middle of. Requests are frozen, except with NONE.
+
+    Another push may begin with all but LOADING. After a torn broadcast an engine stays LOADING, and receives the next
+    one without beginning anew.
+    """
+
+    NONE = auto()
+    LOADING = auto()
+    """Weights are loaded, read back or put into use."""
+    HALF_LOADED = auto()
+    """Buckets that the learner exposes are loaded, and others are to come."""
+    MISLOADED = auto()
+    """The read-back has found other weights than were sent."""
+
+
 class VllmEngine:
     """An engine on one vLLM AsyncLLM. Belongs to the event loop that started it."""
 
@@ -100,8 +117,7 @@ class VllmEngine:
         self._paused = False
         """vLLM is paused."""
         self._paused_by_user = False
-        self._updating = False
-        """A push is under way."""
+        self._push = Push.NONE
         self._canaries = 0
         """Canaries that are being answered; while there are any, a user's pause is lifted."""
         self._asleep: set[str] = set()
@@ -124,10 +140,6 @@ class VllmEngine:
         self._keeps_kv = cfg.pipeline.keeps_kv
         self._returns_experts = cfg.rollout.routing_replay
         self._slots = cfg.vllm.max_num_seqs
-        self._misloaded = False
-        """The last push is frozen because its read-back failed; another one may begin."""
-        self._half_loaded = False
-        """Buckets of a push that the learner exposes are loaded, and others are to come; another push may begin."""
         self._push_parts: dict[str, float] = {}
         """Seconds of the parts of the last push's pause, by the name of their metric."""
         self.read_back = ReadBackReport(0)
@@ -369,11 +381,12 @@ class VllmEngine:
         by a few tokens meanwhile.
         """
         async with self._switching:
-            wanted = self._updating or bool(self._asleep) or (self._paused_by_user and not self._canaries)
+            pushing = self._push is not Push.NONE
+            wanted = pushing or bool(self._asleep) or (self._paused_by_user and not self._canaries)
             if wanted and not self._paused:
                 # start.py adds slots for the canary to these.
                 fits = self._llm.get_num_unfinished_requests() <= self._slots
-                keep = self._keeps_kv and self._updating and fits
+                keep = self._keeps_kv and pushing and fits
                 await self._pause_vllm(clear_cache=not keep)
                 self._paused = True
                 self.requests.busy.pause()
@@ -401,7 +414,7 @@ class VllmEngine:
     async def _fall_asleep(self) -> None:
         self.check()
         async with self._or_break("sleep", "turn of the GPU", EngineError):
-            if self._updating or self._asleep:
+            if self._push is not Push.NONE or self._asleep:
                 raise EngineError("a weight push is not over")
             self._asleep = {WEIGHTS, KV_CACHE}
             await self._switch()
@@ -417,7 +430,7 @@ class VllmEngine:
         """Wake the given parts if they sleep. After the last one requests go on, if nothing else freezes the engine."""
         async with self._switching:
             for tag in [t for t in tags if t in self._asleep]:
-                if tag == KV_CACHE and self._updating:
+                if tag == KV_CACHE and self._push is not Push.NONE:
                     # vLLM lets requests go on once both parts are awake, but the weights are loaded only in part now.
                     # The push wakes the cache at its end.
                     break
@@ -458,7 +471,7 @@ class VllmEngine:
 
         async with self._one_push:
             self.check()
-            if not self._updating or self._misloaded:
+            if self._push is not Push.LOADING:
                 await self.begin_update()
             async with self._or_break("receive"):
                 parts = await self._answer(
@@ -500,19 +513,18 @@ class VllmEngine:
 
         async with self._one_push:
             self.check()
-            if not self._half_loaded:
+            if self._push is not Push.HALF_LOADED:
                 await self._freeze()
             buckets = plain_buckets(exposed.buckets)
             async with self._or_break("receive"):
                 call = self._llm.collective_rpc("load_exposed", args=(exposed.push, buckets, exposed.remaining))
                 answers = await self._answer(call)
-            self._half_loaded = exposed.remaining > 0
             for part in ("begin", "load", "read_back"):
-                seconds = max(parts[part] for parts, _ in answers)
-                name = f"push_{part}_s"
-                self._push_parts[name] = self._push_parts.get(name, 0.0) + seconds
-            if self._half_loaded:
+                self._add_part(part, max(parts[part] for parts, _ in answers))
+            if exposed.remaining:
+                self._push = Push.HALF_LOADED
                 return []
+            self._push = Push.LOADING
             return await self._use([ReadBackReport(*report) for _, report in answers], version, canary)
 
     async def init_transfer(self, info: dict[str, Any]) -> None:
@@ -523,51 +535,45 @@ class VllmEngine:
 
     async def begin_update(self) -> None:
         """Begin a push, whatever the transport: freeze requests until `finish_update`."""
-        half_loaded = self._half_loaded
+        half_loaded = self._push is Push.HALF_LOADED
         await self._freeze()
-        start = time.monotonic()
         async with self._or_break("begin"):
-            await self._let_arrive()
-            if half_loaded:
-                await self._answer(self._llm.collective_rpc("begin_again"))
-            else:
-                await self._answer(self._llm.start_weight_update())
-        self._push_parts["push_begin_s"] = time.monotonic() - start
+            with self._timed("begin"):
+                await self._let_arrive()
+                if half_loaded:
+                    await self._answer(self._llm.collective_rpc("begin_again"))
+                else:
+                    await self._answer(self._llm.start_weight_update())
 
     async def _freeze(self) -> None:
         """Begin a push: freeze requests, and wake the weights if they sleep."""
         self.check()
-        if self._updating and not (self._misloaded or self._half_loaded):
+        if self._push is Push.LOADING:
             raise EngineError("A weight push is already running on this engine. Await it first.")
-        if not self._updating:
+        if self._push is Push.NONE:
             self._frozen_at = time.monotonic()
-        self._updating = True
-        self._misloaded = False
-        self._half_loaded = False
-        start = time.monotonic()
+        self._push = Push.LOADING
+        self._push_parts = {}
         async with self._or_break("begin"):
-            await self._switch()
-            await self._wake_up(WEIGHTS)
-        self._push_parts = {"push_freeze_s": time.monotonic() - start}
+            with self._timed("freeze"):
+                await self._switch()
+                await self._wake_up(WEIGHTS)
 
     async def receive(self, info: dict[str, Any]) -> None:
         """Load one part of the weights, described as the backend needs it: {"path": ...} for 'file'."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        start = time.monotonic()
         async with self._or_break("receive"):
-            await self._answer(self._llm.update_weights(WeightTransferUpdateRequest(info)))
-        self._push_parts["push_load_s"] = time.monotonic() - start
+            with self._timed("load"):
+                await self._answer(self._llm.update_weights(WeightTransferUpdateRequest(info)))
 
     async def finish_update(self, version: int, canary: Canary | None = None) -> list[Completion]:
         """End a push: tokens are sampled by `version` from here on. Return what the canary sampled."""
-        start = time.monotonic()
         async with self._or_break("finish"):
-            await self._answer(self._llm.finish_weight_update(f"v{version}"))
-            finished = time.monotonic()
-            parts = await self._answer(self._llm.collective_rpc("read_back"))
-        self._push_parts["push_load_s"] = self._push_parts.get("push_load_s", 0.0) + finished - start
-        self._push_parts["push_read_back_s"] = time.monotonic() - finished
+            with self._timed("load"):
+                await self._answer(self._llm.finish_weight_update(f"v{version}"))
+            with self._timed("read_back"):
+                parts = await self._answer(self._llm.collective_rpc("read_back"))
         return await self._use([ReadBackReport(*part) for part in parts], version, canary)
 
     async def _use(self, reports: list[ReadBackReport], version: int, canary: Canary | None) -> list[Completion]:
@@ -592,45 +598,54 @@ class VllmEngine:
         self.requests.switch(version)
         if canary is not None and self.read_back.fault:
             # It stays frozen, as after a torn broadcast: these weights sample nothing, and another push may follow.
-            self._misloaded = True
+            self._push = Push.MISLOADED
             raise WeightsMisloaded(f"the model does not hold what was sent: {self.read_back.fault}")
         loaded = time.monotonic()
         if canary is None:
-            self._updating = False
-            await self._resume_after_push()
-            self._note_pause(loaded)
+            await self._resume_after_push(loaded)
             return []
         self.proof.expect(version)
         sampling = asyncio.create_task(self._canary(*canary), name=f"canary {version}")
         await self._let_arrive()  # its requests are queued before the engine goes on
-        self._updating = False
         self._canaries += 1
         try:
-            await self._resume_after_push()
-            self._note_pause(loaded)
+            await self._resume_after_push(loaded)
             return await sampling
         finally:
             self._canaries -= 1
             await self._switch()
 
-    def _note_pause(self, loaded: float) -> None:
-        """Note how long the push that ends now froze the engine; at `loaded` its weights were proved to be held."""
-        now = time.monotonic()
-        self._push_pause_s = now - self._frozen_at
-        self._push_parts["push_pause_s"] = self._push_pause_s
-        self._push_parts["push_resume_s"] = now - loaded
+    async def _resume_after_push(self, loaded: float) -> None:
+        """Let requests go on, unless the engine is frozen otherwise, and note how long the push froze it.
 
-    async def _resume_after_push(self) -> None:
-        """Let requests go on, unless the engine is frozen otherwise."""
+        Args:
+            loaded: When the model was found to hold the weights.
+        """
+        self._push = Push.NONE
         async with self._or_break("resume"):
             await self._wake_up(KV_CACHE)
+        now = time.monotonic()
+        self._push_pause_s = now - self._frozen_at
+        self._add_part("pause", self._push_pause_s)
+        self._add_part("resume", now - loaded)
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Add the seconds of the block to a part of the push's pause."""
+        start = time.monotonic()
+        yield
+        self._add_part(part, time.monotonic() - start)
+
+    def _add_part(self, part: str, seconds: float) -> None:
+        name = f"push_{part}_s"
+        self._push_parts[name] = self._push_parts.get(name, 0.0) + seconds
 
     async def sample_canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         """See RolloutEngine. Samples at temperature 1, with the log-probs of the prompts' own tokens.
 
         With the same seed and the same weights the samples are the same.
         """
-        if self._updating or self._asleep:
+        if self._push is not Push.NONE or self._asleep:
             raise EngineError("A canary during a push, or on a sleeping engine, would wait for ever. Await that first.")
         self._canaries += 1
         try:
@@ -715,7 +730,7 @@ class VllmEngine:
                 then broken.
         """
         self.check()
-        if self._updating:
+        if self._push is not Push.NONE:
             # The process answers nobody while it loads weights; the push has a deadline of its own.
             return
         try:

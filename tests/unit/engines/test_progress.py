@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.progress import PATIENCE, Progress
 from openrlhf_tir.engines.start import LatestStats
-from openrlhf_tir.engines.vllm_engine import VllmEngine
+from openrlhf_tir.engines.vllm_engine import Push, VllmEngine
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.waiting.deadlines import Deadline
@@ -129,9 +129,9 @@ def test_an_engine_that_loads_weights_answers_nobody_and_is_not_given_up_for_it(
     async def scenario():
         llm = SilentCore()
         e = engine(llm)
-        llm.silent, e._updating = True, True
+        llm.silent, e._push = True, Push.LOADING
         await e.alive()
-        e._updating = False
+        e._push = Push.NONE
         with pytest.raises(EngineError):
             await e.alive()
 
