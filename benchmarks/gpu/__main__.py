@@ -138,14 +138,14 @@ async def _engine(args: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     vllm = await VllmEngine.start(str(args.model), h200.config(args))
     start_s = time.perf_counter() - start
-    inbox = vllm.inbox
+    inbox = vllm.requests.inbox
 
     async def ours(prompt: list[int], name: str) -> int:
-        vllm.inbox = inbox
+        vllm.requests.inbox = inbox
         return len((await vllm.generate(prompt, Sampling(tokens), request_id=name)).token_ids)
 
     async def ours_listed(prompt: list[int], name: str) -> int:
-        vllm.inbox = None
+        vllm.requests.inbox = None
         return len((await vllm.generate(prompt, Sampling(tokens), request_id=name)).token_ids)
 
     async def bare(prompt: list[int], name: str) -> int:

@@ -100,7 +100,7 @@ async def _bare(llm: Any, prompt: list[int], live: int, name: str, logprobs: int
 
 
 async def _ours(engine: Any, prompt: list[int], live: int, name: str, inbox: Any) -> int:
-    engine.inbox = inbox
+    engine.requests.inbox = inbox
 
     async def request(index: int) -> int:
         sampling = Sampling(TOKENS, stop=STOPS, seed=index)
@@ -141,7 +141,7 @@ async def compare(live: int, turns: int) -> dict[str, float]:
         save_one_layer(Path(directory))
         engine = await VllmEngine.start(directory, config(live))
         prompt = HfCodec(build_tokenizer()).encode_prompt(PROMPT)
-        inbox = engine.inbox
+        inbox = engine.requests.inbox
         runs: dict[str, Callable[[str], Awaitable[int]]] = {
             "bare": lambda name: _bare(engine._llm, prompt, live, name),
             "ours": lambda name: _ours(engine, prompt, live, name, inbox),

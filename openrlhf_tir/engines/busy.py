@@ -11,12 +11,13 @@ class BusyMeter:
     """Turns the begin and end of requests and pauses into busy intervals, in seconds since the epoch.
 
     Attributes:
+        paused: True while the engine is paused.
         seconds: Seconds up to the last change by state: `busy`, `paused` (with or without requests), `idle`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = 0
-        self._paused = False
+        self.paused = False
         self._since: float | None = None
         self._closed: list[tuple[float, float]] = []
         self.seconds = {"busy": 0.0, "paused": 0.0, "idle": 0.0}
@@ -25,7 +26,7 @@ class BusyMeter:
 
     def count(self) -> dict[str, float]:
         """Bring `seconds` up to now and return them."""
-        if self._paused:
+        if self.paused:
             state = "paused"
         elif self._requests:
             state = "busy"
@@ -51,13 +52,13 @@ class BusyMeter:
     def pause(self) -> None:
         """Note that the engine is paused: no request is decoded."""
         self.count()
-        self._paused = True
+        self.paused = True
         self._update()
 
     def resume(self) -> None:
         """Note that the engine is no longer paused."""
         self.count()
-        self._paused = False
+        self.paused = False
         self._update()
 
     def drain(self) -> list[tuple[float, float]]:
@@ -73,7 +74,7 @@ class BusyMeter:
         return closed
 
     def _update(self) -> None:
-        busy = self._requests > 0 and not self._paused
+        busy = self._requests > 0 and not self.paused
         if busy and self._since is None:
             self._since = time.time()
         elif not busy and self._since is not None:

@@ -30,7 +30,7 @@ from .sessions import CURRENT, AgentSession
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from .vllm_engine import VllmEngine
+    from .vllm_requests import VllmRequests
 
 SERVED_NAME = "policy"
 """Name of the model for clients, whichever it is; its path works as well."""
@@ -60,7 +60,7 @@ NAMES_FOR_CLIENTS = {"structured_outputs": "response_format (structured output)"
 """Option -> what clients call it, for messages."""
 
 
-async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config) -> FastAPI:
+async def openai_app(llm: AsyncLLM, requests: VllmRequests, model: str, cfg: Config) -> FastAPI:
     """Return vLLM's app on an engine that is running.
 
     Its lifespan only logs statistics, so it may be mounted without one.
@@ -72,7 +72,7 @@ async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config)
     validate_parsed_serve_args(args)
     tasks = await llm.get_supported_tasks()
     app = build_app(args, tasks, llm.model_config)
-    await init_app_state(EngineClient(llm, engine), app.state, args, tasks)
+    await init_app_state(EngineClient(llm, requests), app.state, args, tasks)
     # If the engine is dead, vLLM's error handler asks its own server to exit. Here the actor does that.
     app.state.server = SimpleNamespace(should_exit=False)
     app.state.template_shows = shown_by_tokenizer(llm.get_tokenizer())
@@ -88,9 +88,9 @@ def structured_outputs_lack() -> list[str]:
 class EngineClient:
     """Stands for the AsyncLLM in vLLM's app: counts every request, and records those of a session."""
 
-    def __init__(self, llm: AsyncLLM, engine: VllmEngine) -> None:
+    def __init__(self, llm: AsyncLLM, requests: VllmRequests) -> None:
         self._llm = llm
-        self._engine = engine
+        self._requests = requests
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -103,7 +103,7 @@ class EngineClient:
         Raises:
             EngineError: The engine is broken, or the request has tokens of a push that was not proved.
         """
-        self._engine.check()
+        self._requests.check()
         missing = structured_outputs_lack() if sampling_params.structured_outputs is not None else []
         if missing:
             raise VLLMValidationError(
@@ -114,8 +114,8 @@ class EngineClient:
         output_kind = sampling_params.output_kind
         params = sampling_params if session is None else _policy_sampling(sampling_params, session)
         aggregate = None
-        prompt = self._engine.salted(prompt, None if session is None else session.trace.first_version)
-        with self._engine.requests.track(request_id) as live:
+        prompt = self._requests.salted(prompt, None if session is None else session.trace.first_version)
+        with self._requests.track(request_id) as live:
             async for out in self._llm.generate(prompt, params, request_id, **more):
                 if session is None:
                     yield out
@@ -136,7 +136,7 @@ class EngineClient:
                     yield out
                 elif output_kind is RequestOutputKind.CUMULATIVE or out.finished:
                     yield aggregate
-        self._engine.check()  # a request that a failed push aborted has no answer
+        self._requests.check()  # a request that a failed push aborted has no answer
 
 
 def _policy_sampling(requested: SamplingParams, session: AgentSession) -> SamplingParams:

@@ -1,6 +1,6 @@
 """The engine on vLLM: token ids in, sampled token ids out, with log-probs and the version that sampled each token.
 
-    generate         AsyncLLM (its own process) -> proof gate -> Completion
+    generate         vllm_requests.py -> proof gate -> Completion
     update_weights   check the digest of the file, once per node -> pause (requests freeze) -> load -> read back what
                      the model holds -> queue the canary -> resume
     receive_weights  pause -> load a broadcast as it arrives; apply_received: check its digest -> queue the canary ->
@@ -31,12 +31,9 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
 
 from ..config import Config
 from ..config.sections.colocation import NO_SLEEP_ON_CPU
@@ -44,7 +41,6 @@ from ..errors import (
     ConfigError,
     EngineError,
     InfraError,
-    RequestRefused,
     WeightsMisloaded,
     WeightsUnverified,
 )
@@ -57,20 +53,18 @@ from ..waiting.suspension import awake_timeout
 from ..weights.node_copy import NodeCopy
 from .core_process import forked_core, may_fork
 from .gpu_memory import wait_for_memory
-from .in_flight import InFlight, Live, no_number
-from .packed_logprobs import MARK, LogprobInbox
+from .in_flight import no_number
+from .packed_logprobs import LogprobInbox
 from .progress import Progress
 from .proof import ProofGate
 from .socket_directory import remove_socket_directory, socket_directory
 from .start import LatestStats, engine_args, keeps_copy, packs_logprobs, prepare_environment, workers_by_ray
+from .vllm_requests import VllmRequests
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 T = TypeVar("T")
-LAST_TOKENS_S = 5.0
-"""Seconds for which an abort waits for the tokens that vLLM's engine process holds; a step takes less."""
-POLL_S = 0.002
 CANARY_PRIORITY = -1
 """vLLM answers requests with lower numbers first; all others have 0."""
 WEIGHTS = "weights"
@@ -109,13 +103,9 @@ class VllmEngine:
         self._llm = llm
         self._model = model
         self._latest = latest
-        self.requests = InFlight(version)
-        self.inbox: LogprobInbox | None = None
-        """Holds the packed log-probs of running requests; None if vLLM hands over log-probs in its own way."""
+        self.requests = VllmRequests(llm, version, cfg)
         self.proof = ProofGate()
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
-        self._paused = False
-        """vLLM is paused."""
         self._paused_by_user = False
         self._push = Push.NONE
         self._canaries = 0
@@ -138,7 +128,6 @@ class VllmEngine:
         self._push_map_s = 0.0
         """Seconds that the last mapping of the learner's memory took, before the pause."""
         self._keeps_kv = cfg.pipeline.keeps_kv
-        self._returns_experts = cfg.rollout.routing_replay
         self._slots = cfg.vllm.max_num_seqs
         self._push_parts: dict[str, float] = {}
         """Seconds of the parts of the last push's pause, by the name of their metric."""
@@ -148,8 +137,6 @@ class VllmEngine:
         """Seconds that the last canary took."""
         self.threads: int | None = None
         """Threads with which each of vLLM's workers computes; None on a GPU."""
-        self.broken: str | None = None
-        """The reason why this engine cannot be used any more; None while it can."""
 
     @classmethod
     async def start(cls, model: str, cfg: Config, *, index: int = 0) -> VllmEngine:
@@ -185,7 +172,7 @@ class VllmEngine:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
         engine = cls(llm, model, latest, 0, cfg)
         if packs_logprobs(cfg):
-            engine.inbox = LogprobInbox.attach(llm)
+            engine.requests.inbox = LogprobInbox.attach(llm)
         await engine.init_transfer({})
         if not gpu:
             await within(engine._unresponsive, llm.collective_rpc("draw_on_cpu"), "The change of vLLM's sampler")
@@ -202,6 +189,15 @@ class VllmEngine:
         """Version of the weights that sample now."""
         return self.requests.version
 
+    @property
+    def broken(self) -> str | None:
+        """The reason why this engine cannot be used any more; None while it can."""
+        return self.requests.broken
+
+    @broken.setter
+    def broken(self, reason: str | None) -> None:
+        self.requests.broken = reason
+
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """See Engine. A cancelled caller aborts the request. A sampled EOS is the last token; the text has no special
         tokens.
@@ -211,7 +207,7 @@ class VllmEngine:
             EngineError: A log-prob is not finite; the engine is then broken.
             RequestRefused: The request is too long, or asks for tokens beyond the vocabulary. The engine is well.
         """
-        completion = await self._generate(token_ids, sampling, request_id)
+        completion = await self.requests.complete(token_ids, sampling, request_id)
         await self.proof.passed(completion.versions)
         fault = no_number(completion, request_id)
         if fault is not None:
@@ -219,142 +215,9 @@ class VllmEngine:
             raise EngineError(fault)
         return completion
 
-    async def _generate(
-        self,
-        token_ids: Sequence[int],
-        sampling: Sampling,
-        request_id: str,
-        priority: int = 0,
-        score_prompt: bool = False,
-    ) -> Completion:
-        from vllm.exceptions import VLLMClientError, VLLMError
-        from vllm.inputs.engine import tokens_input
-
-        self.check()
-        params = _params(sampling, packed=self.inbox is not None)
-        if sampling.experts_known >= len(token_ids) > 0:
-            raise ValueError(  # vLLM's own check of this is an assertion in its engine's process, which would end
-                f"request {request_id}: the experts of {sampling.experts_known} tokens are said to be known, and the"
-                f" prompt has {len(token_ids)}, of which the last is always computed"
-            )
-        params.routed_experts_prompt_start = sampling.experts_known
-        if score_prompt:
-            params.prompt_logprobs = 0  # of the prompt's own tokens only
-            params.skip_reading_prefix_cache = True  # tokens that are read from the cache get no log-probs
-        with self.requests.track(request_id) as live:
-            try:
-                final = await self._final_output(
-                    live, self.salted(tokens_input(list(token_ids)), sampling.first_version), params, priority
-                )
-            except VLLMClientError as e:
-                raise RequestRefused(
-                    f"vLLM refused request {request_id} ({len(token_ids)} prompt tokens, {sampling}):"
-                    f" {e or type(e).__name__}"
-                ) from e
-            except VLLMError as e:
-                raise EngineError(
-                    f"vLLM could not answer request {request_id} ({len(token_ids)} prompt tokens, {sampling}):"
-                    f" {e or type(e).__name__}"
-                ) from e
-        self.check()
-        if live.void:
-            raise WeightsUnverified(
-                f"Request {request_id} has tokens of a push that was not proved; the same version was pushed again."
-            )
-        completion = live.completion(final.outputs[0])
-        if self._returns_experts and completion.experts is None and completion.finish_reason != "abort":
-            self.broken = "vLLM returned no experts of its tokens, which rollout.routing_replay needs"
-            raise EngineError(self.broken)
-        if not score_prompt:
-            return completion
-        scored = final.prompt_logprobs
-        logprobs = [scored[i][token].logprob for i, token in enumerate(token_ids) if i]
-        return replace(completion, prompt_logprobs=np.asarray(logprobs, np.float32))
-
-    async def _final_output(self, live: Live, prompt: Any, params: Any, priority: int) -> Any:
-        """Return vLLM's final RequestOutput of one request; a cancelled caller aborts it.
-
-        Nothing is streamed: a streamed token costs this process about 100 microseconds. How far a request is, is read
-        from vLLM's own state (`Live.follow`) when somebody asks.
-
-        Raises:
-            VLLMClientError: vLLM refused the request.
-            VLLMError: vLLM's engine is dead or failed.
-            EngineError: The log-probs that arrived are not those of its tokens; the engine is then broken.
-        """
-        from vllm.exceptions import VLLMClientError, VLLMError
-        from vllm.v1.engine.exceptions import EngineGenerateError
-
-        collector = None
-        try:
-            collector = await self._llm.add_request(live.request_id, prompt, params, priority=priority)
-            states = self._llm.output_processor.request_states
-            live.follow(collector, states)
-            state = states.get(collector.request_id)
-            if state is not None:
-                # The text of each log-prob's token costs a decode per token, and nobody reads it.
-                state.logprobs_processor.tokenizer = None
-            final = await collector.get()
-            output = final.outputs[0]
-            arrived = output.logprobs is not None and len(output.logprobs) > 0  # in vLLM's own way
-            packed = None
-            if self.inbox is not None and not arrived:
-                packed = self.inbox.take(collector.request_id, output.token_ids)
-            live.finish(output, packed)
-            return final
-        except asyncio.CancelledError:
-            if collector is not None:
-                await self._llm.abort(collector.request_id, internal=True)
-            raise
-        except (VLLMClientError, VLLMError):
-            raise
-        except EngineError as error:
-            self.broken = str(error)  # the log-probs of other requests cannot be trusted either
-            raise
-        except Exception as error:
-            if collector is not None:
-                await self._llm.abort(collector.request_id, internal=True)
-            raise EngineGenerateError(f"{type(error).__name__}: {error}") from error
-        finally:
-            if collector is not None:
-                collector.close()
-                if self.inbox is not None:
-                    self.inbox.forget(collector.request_id)
-
-    def salted(self, prompt: Any, first_version: int | None) -> Any:
-        """Return vLLM's tokenized prompt, with a salt if pushes keep the KV cache: only equal salts share blocks.
-
-        Args:
-            prompt: The prompt.
-            first_version: Version under which its trajectory began; None: it begins here.
-        """
-        if not self._keeps_kv or not isinstance(prompt, dict):
-            return prompt
-        return {**prompt, "cache_salt": f"{self.requests.weights(first_version)}/{prompt.get('cache_salt', '')}"}
-
     async def abort(self, request_id: str) -> None:
         """See RolloutEngine."""
-        if self.inbox is not None and self._paused:
-            await self._let_arrive()  # the tokens that left vLLM's process before the pause was complete
-        elif self.inbox is not None:
-            await self._end_with_all_tokens(request_id)
-        await within(self._unresponsive, self._llm.abort([request_id]), f"The abort of request {request_id}")
-
-    async def _end_with_all_tokens(self, request_id: str) -> None:
-        """Abort a request in vLLM's engine process, which then hands over the tokens that it holds, and wait for these.
-
-        vLLM's own abort ends the request in this process first and would lose them. If they do not come, that is what
-        happens.
-        """
-        llm = self._llm
-        internal_ids = list(llm.output_processor.external_req_ids.get(request_id, ()))
-        if not internal_ids:
-            return  # it has ended, or has not begun
-        with contextlib.suppress(TimeoutError):
-            async with awake_timeout(LAST_TOKENS_S):
-                await llm.engine_core.abort_requests_async(internal_ids)
-                while any(internal_id in llm.output_processor.request_states for internal_id in internal_ids):
-                    await asyncio.sleep(POLL_S)
+        await self.requests.abort(request_id)
 
     def progress(self) -> dict[str, int]:
         """See RolloutEngine."""
@@ -383,16 +246,14 @@ class VllmEngine:
         async with self._switching:
             pushing = self._push is not Push.NONE
             wanted = pushing or bool(self._asleep) or (self._paused_by_user and not self._canaries)
-            if wanted and not self._paused:
+            if wanted and not self.requests.busy.paused:
                 # start.py adds slots for the canary to these.
                 fits = self._llm.get_num_unfinished_requests() <= self._slots
                 keep = self._keeps_kv and pushing and fits
                 await self._pause_vllm(clear_cache=not keep)
-                self._paused = True
                 self.requests.busy.pause()
-            elif self._paused and not wanted:
+            elif self.requests.busy.paused and not wanted:
                 await self._llm.resume_generation()
-                self._paused = False
                 self.requests.busy.resume()
 
     async def _pause_vllm(self, *, clear_cache: bool) -> None:
@@ -412,7 +273,7 @@ class VllmEngine:
                 await self._fall_asleep()
 
     async def _fall_asleep(self) -> None:
-        self.check()
+        self.requests.check()
         async with self._or_break("sleep", "turn of the GPU", EngineError):
             if self._push is not Push.NONE or self._asleep:
                 raise EngineError("a weight push is not over")
@@ -422,7 +283,7 @@ class VllmEngine:
 
     async def wake(self) -> None:
         """See RolloutEngine. Raises EngineError if it fails; the engine is then broken."""
-        self.check()
+        self.requests.check()
         async with self._sleeping, self._or_break("wake", "turn of the GPU", EngineError):
             await self._wake_up(WEIGHTS, KV_CACHE)
 
@@ -436,8 +297,7 @@ class VllmEngine:
                     break
                 await self._answer(self._llm.wake_up(tags=[tag]))
                 self._asleep.discard(tag)
-                if not self._asleep and self._paused:  # vLLM has resumed by itself
-                    self._paused = False
+                if not self._asleep and self.requests.busy.paused:  # vLLM has resumed by itself
                     self.requests.busy.resume()
         await self._switch()
 
@@ -454,7 +314,7 @@ class VllmEngine:
             WeightsUnverified: The old weights are still in use if the file is not the announced one. Otherwise the
                 engine is broken.
         """
-        self.check()
+        self.requests.check()
         # Requests go on decoding while the file is checked.
         if link is None:
             checking = asyncio.to_thread(self._node.full, path, version, digest)
@@ -470,7 +330,7 @@ class VllmEngine:
         from ..weights.broadcast.receiver import agreed
 
         async with self._one_push:
-            self.check()
+            self.requests.check()
             if self._push is not Push.LOADING:
                 await self.begin_update()
             async with self._or_break("receive"):
@@ -486,7 +346,7 @@ class VllmEngine:
     async def apply_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
         """See RolloutEngine. With another digest the engine is broken, as it may hold a mixture of weights."""
         async with self._one_push:
-            self.check()
+            self.requests.check()
             received, self._received = self._received, BroadcastResult()
             async with self._or_break("use"):
                 if received.digest != digest:
@@ -500,7 +360,7 @@ class VllmEngine:
         """See RolloutEngine. vLLM's process answers no request for some milliseconds."""
         from ..weights.ipc.importer import plain_buckets
 
-        self.check()
+        self.requests.check()
         start = time.monotonic()
         call = self._llm.collective_rpc("map_exposed", args=(plain_buckets(exposed.buckets),))
         reasons = await within(self._push_deadline, self._answer(call), "The mapping of the learner's memory")
@@ -512,7 +372,7 @@ class VllmEngine:
         from ..weights.ipc.importer import plain_buckets
 
         async with self._one_push:
-            self.check()
+            self.requests.check()
             if self._push is not Push.HALF_LOADED:
                 await self._freeze()
             buckets = plain_buckets(exposed.buckets)
@@ -539,7 +399,7 @@ class VllmEngine:
         await self._freeze()
         async with self._or_break("begin"):
             with self._timed("begin"):
-                await self._let_arrive()
+                await self.requests.let_arrive()
                 if half_loaded:
                     await self._answer(self._llm.collective_rpc("begin_again"))
                 else:
@@ -547,7 +407,7 @@ class VllmEngine:
 
     async def _freeze(self) -> None:
         """Begin a push: freeze requests, and wake the weights if they sleep."""
-        self.check()
+        self.requests.check()
         if self._push is Push.LOADING:
             raise EngineError("A weight push is already running on this engine. Await it first.")
         if self._push is Push.NONE:
@@ -589,7 +449,7 @@ class VllmEngine:
         """
         self.read_back = merged(reports)
         await asyncio.sleep(max(0.0, self._paused_at + LATE_OUTPUTS_S - time.monotonic()))
-        await self._let_arrive()
+        await self.requests.let_arrive()
         if version == self.proof.unproved:
             # The first push of this version could not be proved. Its tokens have the same version number, and must not
             # pass when the second push is proved.
@@ -606,7 +466,7 @@ class VllmEngine:
             return []
         self.proof.expect(version)
         sampling = asyncio.create_task(self._canary(*canary), name=f"canary {version}")
-        await self._let_arrive()  # its requests are queued before the engine goes on
+        await self.requests.let_arrive()  # its requests are queued before the engine goes on
         self._canaries += 1
         try:
             await self._resume_after_push(loaded)
@@ -657,7 +517,7 @@ class VllmEngine:
 
     async def _canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         requests = [
-            self._generate(
+            self.requests.complete(
                 ids,
                 Sampling(max_tokens, seed=seed + i),
                 f"canary/{self.version}/{seed + i}",
@@ -682,7 +542,7 @@ class VllmEngine:
         """See RolloutEngine. Requests under way raise WeightsUnverified or EngineError; the engine is broken."""
         self.broken = reason
         self.proof.refuse(reason)
-        await self._abort()
+        await self.requests.abort_all()
 
     def stats(self) -> dict[str, float]:
         """See RolloutEngine. Requests of the OpenAI app are included."""
@@ -697,10 +557,10 @@ class VllmEngine:
             "prefix_hits": self._latest.prefix_hits,
             "preemptions": self._latest.preemptions,
             "version": self.version,
-            "paused": float(self._paused),
+            "paused": float(self.requests.busy.paused),
             "push_pause_s": self._push_pause_s,
         }
-        if self.inbox is not None:  # with another scheduler than ours nobody measures prefills
+        if self.requests.inbox is not None:  # with another scheduler than ours nobody measures prefills
             stats |= {f"{state}_s": seconds for state, seconds in self.requests.busy.count().items()}
             stats["prefill_s"] = self._latest.prefill_s
         return stats
@@ -713,11 +573,11 @@ class VllmEngine:
         """Return vLLM's own ASGI app (/v1/completions, /v1/chat/completions, ...) on this engine."""
         from .openai_app import openai_app
 
-        return await openai_app(self._llm, self, self._model, cfg)
+        return await openai_app(self._llm, self.requests, self._model, cfg)
 
     async def stop(self) -> None:
         """Abort all requests and end vLLM's processes."""
-        await self._abort()
+        await self.requests.abort_all()
         self._llm.shutdown()
         self._node.remove()
         remove_socket_directory()
@@ -729,22 +589,17 @@ class VllmEngine:
             EngineError: The process is dead, does not answer, or makes no progress with its requests. The engine is
                 then broken.
         """
-        self.check()
+        self.requests.check()
         if self._push is not Push.NONE:
             # The process answers nobody while it loads weights; the push has a deadline of its own.
             return
         try:
             await within(self._unresponsive, self._llm.is_paused(), "An answer of vLLM's engine process")
-            idle = self._paused or not self._llm.get_num_unfinished_requests()
+            idle = self.requests.busy.paused or not self._llm.get_num_unfinished_requests()
             self._progress.check(self._latest.tokens_done, busy=not idle)
         except Exception as error:  # whatever it is: an engine that does not answer cannot be used
             self.broken = str(error) or type(error).__name__
-        self.check()
-
-    def check(self) -> None:
-        """Raise EngineError if this engine cannot be used any more."""
-        if self.broken:
-            raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
+        self.requests.check()
 
     @asynccontextmanager
     async def _or_break(
@@ -768,7 +623,7 @@ class VllmEngine:
             if isinstance(cause, TimeoutError):
                 reason = f"not over within {self._push_deadline}"
             self.broken = f"{of} failed in '{step}' after version {self.version}: {reason}"
-            await self._abort()
+            await self.requests.abort_all()
             if isinstance(cause, asyncio.CancelledError):
                 raise
             raise error(f"{self.broken}. Start the engine again.") from cause
@@ -790,39 +645,6 @@ class VllmEngine:
             return answer.result()
         finally:
             answer.cancel()
-
-    async def _abort(self) -> None:
-        await self._llm.abort(self.requests.request_ids)
-
-    async def _let_arrive(self) -> None:
-        """Let outputs and requests arrive that are under way in this process.
-
-        These are the last tokens that were sampled before a pause, and requests that were made during it. The tokens
-        are in this process before `pause` returns, but are still to be handed over twice: to the detokenizer, which
-        yields to the loop after every 128 requests, and from there to the task of each request.
-        """
-        for _ in range(4 + len(self.requests) // 64):
-            await asyncio.sleep(0)
-
-
-def _params(sampling: Sampling, *, packed: bool) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        stop=list(sampling.stop),
-        include_stop_str_in_output=True,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        seed=sampling.seed,
-        logprobs=0,  # of the sampled token only
-        flat_logprobs=True,
-        extra_args={MARK: True} if packed else None,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
 
 
 def merged(parts: Sequence[ReadBackReport]) -> ReadBackReport:

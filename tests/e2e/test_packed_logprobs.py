@@ -42,9 +42,9 @@ async def sampled(engine, prompt, name: str) -> list:
 
 
 async def test_the_log_probs_are_those_that_arrive_in_vllms_own_way(engine, prompt, monkeypatch):
-    assert engine.inbox is not None
+    assert engine.requests.inbox is not None
     packed = await sampled(engine, prompt, "packed")
-    assert len(engine.inbox) == 0
+    assert len(engine.requests.inbox) == 0
     monkeypatch.setattr(engine, "inbox", None)
     listed = await sampled(engine, prompt, "listed")
     assert {c.finish_reason for c in packed} == {"stop", "length"}
@@ -95,7 +95,7 @@ async def test_an_aborted_request_has_the_log_probs_of_its_tokens(engine, prompt
             break
     assert completion.finish_reason == "abort"
     assert len(completion.logprobs) == len(completion.token_ids) > 0
-    assert len(engine.inbox) == 0
+    assert len(engine.requests.inbox) == 0
 
 
 async def test_an_aborted_request_has_every_token_that_was_sampled_before(engine, prompt):
@@ -123,8 +123,8 @@ async def test_an_aborted_request_has_every_token_that_was_sampled_before(engine
 
 async def test_tokens_leave_together_and_all_of_them_before_a_pause_is_complete(engine, prompt, monkeypatch):
     outputs = []
-    unpack = engine.inbox.unpack
-    monkeypatch.setattr(engine.inbox, "unpack", lambda step: (outputs.extend(step), unpack(step)))
+    unpack = engine.requests.inbox.unpack
+    monkeypatch.setattr(engine.requests.inbox, "unpack", lambda step: (outputs.extend(step), unpack(step)))
     async with paced(engine, step_s=0.01, hold_s=1e9):
         tasks = [
             asyncio.create_task(engine.generate(prompt, Sampling(200, seed=i), request_id=f"paused{i}"))
@@ -134,7 +134,7 @@ async def test_tokens_leave_together_and_all_of_them_before_a_pause_is_complete(
             await asyncio.sleep(0)
         await engine.pause()
         try:
-            await engine._let_arrive()
+            await engine.requests.let_arrive()
             at_pause = engine.progress()
             await asyncio.sleep(0.1)
             assert engine.progress() == at_pause
@@ -149,14 +149,14 @@ async def test_tokens_leave_together_and_all_of_them_before_a_pause_is_complete(
 async def test_an_abort_right_after_a_pause_keeps_the_tokens_that_the_pause_handed_over(engine, prompt, monkeypatch):
     """One that ends by an EOS before the pause shows nothing."""
     sampled = 0
-    unpack = engine.inbox.unpack
+    unpack = engine.requests.inbox.unpack
 
     def count(step) -> None:
         nonlocal sampled
         sampled += sum(len(output.new_token_ids) for output in step)
         unpack(step)
 
-    monkeypatch.setattr(engine.inbox, "unpack", count)
+    monkeypatch.setattr(engine.requests.inbox, "unpack", count)
     for seed in range(20):
         sampled = 0
         async with paced(engine, hold_s=1e9):
@@ -214,7 +214,7 @@ async def test_log_probs_survive_preemption_cut_prefills_and_several_workers(tmp
             *(engine.generate(p, Sampling(250), request_id=f"r{i}") for i, p in enumerate(prompts))
         )
         preemptions = engine.stats()["preemptions"]
-        assert len(engine.inbox) == 0
+        assert len(engine.requests.inbox) == 0
     finally:
         await engine.stop()
     assert preemptions > 0 or workers > 1  # two workers hold twice the cache

@@ -123,7 +123,7 @@ async def test_blocks_are_shared_by_what_began_under_the_same_weights_not_the_sa
     engine = Engine(llm, "model", None, 0, keeping())
 
     def salt(since=None, **prompt):
-        return engine.salted({"prompt_token_ids": [1], **prompt}, since)["cache_salt"]
+        return engine.requests.salted({"prompt_token_ids": [1], **prompt}, since)["cache_salt"]
 
     async def push(version):
         await engine.begin_update()
@@ -140,7 +140,8 @@ async def test_blocks_are_shared_by_what_began_under_the_same_weights_not_the_sa
     assert salt() != first
     await push(5)
     assert salt() != five
-    assert Engine(llm, "model", None, 0, Config()).salted({"prompt_token_ids": [1]}, 3) == {"prompt_token_ids": [1]}
+    unsalted = Engine(llm, "model", None, 0, Config())
+    assert unsalted.requests.salted({"prompt_token_ids": [1]}, 3) == {"prompt_token_ids": [1]}
 
 
 @pytest.mark.parametrize("canary", [None, CANARY])

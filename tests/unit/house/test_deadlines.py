@@ -29,12 +29,12 @@ EXEMPT = {
         "a client's own request, cancelled when it leaves; VllmEngine.alive watches the engine's progress"
     ),
     "engines/vllm_engine.py init_transfer": "part of an actor's start: timeouts.start_s",
-    "engines/vllm_engine.py _final_output": (
+    "engines/vllm_requests.py _final_output": (
         "an answer takes as long as its tokens: rollout.group_deadline_s, and VllmEngine.alive watches the progress"
     ),
     "engines/vllm_engine.py _pause_vllm": "part of _switch",
     "engines/vllm_engine.py _switch": "part of a push (EngineHandle: timeouts.push_s), or an HTTP client's own request",
-    "engines/vllm_engine.py _abort": (
+    "engines/vllm_requests.py abort_all": (
         "a message without an answer; part of a push or of the end, both bounded in EngineHandle"
     ),
     "weights/broadcast/transport.py _broadcast": (
