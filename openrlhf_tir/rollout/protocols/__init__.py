@@ -13,9 +13,9 @@ with file and line.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ConfigError, TurnError
@@ -262,50 +262,54 @@ class UserProtocol:
         """See TurnProtocol."""
         with self._errors_with_line():
             stops = self._protocol.stops
-        if isinstance(stops, str) or not all(isinstance(stop, str) and stop for stop in stops):
+        if not isinstance(stops, Collection) or isinstance(stops, str) or not all(map(_is_text, stops)):
             raise self._wrong_type("stops", stops, "a tuple of texts")
         return tuple(stops)
 
     def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
         """See TurnProtocol."""
-        with self._errors_with_line():
-            answer = self._protocol.advance(completion)
-        if not isinstance(answer, Call | Reject | GoOn | End):
-            raise self._wrong_type("advance", answer, "a Call, Reject, GoOn or End")
+        answer = self._answer("advance", Call | Reject | GoOn | End, "a Call, Reject, GoOn or End", completion)
+        for field in fields(answer):
+            if not isinstance(value := getattr(answer, field.name), str):
+                raise self._wrong_type(f"{field.name} of advance's {type(answer).__name__}", value, "text")
         return answer
 
     def insertion(self, observation: str) -> str:
         """See TurnProtocol."""
-        with self._errors_with_line():
-            text = self._protocol.insertion(observation)
-        return self._text("insertion", text)
+        return self._answer("insertion", str, "text", observation)
 
     def replies(self, observation: str) -> list[Mapping[str, Any]]:
         """See MessagesProtocol."""
-        with self._errors_with_line():
-            replies = self._protocol.replies(observation)
-        if not isinstance(replies, list | tuple) or not all(map(_is_message, replies)):
+        replies = self._answer("replies", list | tuple, "a list of messages with role and content", observation)
+        if not all(map(_is_message, replies)):
             raise self._wrong_type("replies", replies, "a list of messages with role and content")
         return [dict(message) for message in replies]
 
     def too_long(self) -> str | None:
         """See TurnProtocol."""
-        with self._errors_with_line():
-            text = self._protocol.too_long()
-        if not isinstance(text, str | None):
-            raise self._wrong_type("too_long", text, "text or None")
-        return text
+        return self._answer("too_long", str | None, "text or None")
 
     def after_insertion(self) -> str:
         """See TurnProtocol."""
-        with self._errors_with_line():
-            text = self._protocol.after_insertion()
-        return self._text("after_insertion", text)
+        return self._answer("after_insertion", str, "text")
 
-    def _text(self, method: str, value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        raise self._wrong_type(method, value, "text")
+    def _answer(self, method: str, types: Any, expected: str, *args: Any) -> Any:
+        """Call a method of the user's.
+
+        Args:
+            method: Its name.
+            types: Types that its answer may have.
+            expected: The same in words.
+            args: Its arguments.
+
+        Raises:
+            TurnError: It raised, or its answer has another type.
+        """
+        with self._errors_with_line():
+            answer = getattr(self._protocol, method)(*args)
+        if not isinstance(answer, types):
+            raise self._wrong_type(method, answer, expected)
+        return answer
 
     def _wrong_type(self, member: str, value: Any, expected: str) -> TurnError:
         return TurnError(
@@ -325,6 +329,10 @@ class UserProtocol:
             error = TurnError(f"env.protocol = {self._name!r}: {line}: {described(e)}. {remedy}")
             error.user_traceback = traceback_of(e, file)
             raise error from e
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _is_message(value: Any) -> bool:

@@ -14,7 +14,7 @@ from openrlhf_tir.rollout.episode import Limits, run_episode
 from ..test_episode import CharCodec, PlayedEngine, PlayedEnv
 
 DIGITS = '''
-from openrlhf_tir.rollout.protocols import Call, End
+from openrlhf_tir.rollout.protocols import Call, End, Reject
 
 
 class Digits:
@@ -97,6 +97,10 @@ def test_a_mistake_is_told_before_a_model_is_loaded(tmp_path, old, new, settings
         ("self.left -= 1", "self.left -= self.none", r"mine\.py:18: AttributeError"),
         ('return f"{self.mark}{observation}{self.mark}"', "return 3", r"insertion .*3"),
         ('return tuple("0123456789") if self.left else ()', 'return "0"', r"stops .*'0'"),
+        ('return tuple("0123456789") if self.left else ()', "return None", r"stops .*None"),
+        ('return tuple("0123456789") if self.left else ()', "return (c for c in '0123456789')", r"stops .*generator"),
+        ("return Call(completion.stop_reason)", "return Call(5)", r"action of advance's Call .*5 \(int\)"),
+        ("return Call(completion.stop_reason)", "return Reject('5', 'digit', None)", r"message of advance's Reject"),
     ],
 )
 async def test_what_it_does_wrong_fails_the_trajectory_with_file_and_line(tmp_path, old, new, said):
