@@ -11,12 +11,9 @@ from typing import ClassVar
 
 from ...types import Completion
 from . import Call, End, Reject
-from .base import StopStringProtocol
+from .base import SILENT, StopStringProtocol
 from .calls.formats import PARSERS
 from .calls.tool_call import Malformed, ParsedCall
-
-SILENT = "(no output: print what you want to see)"
-"""Shown to the model for code that prints nothing."""
 
 
 class Artist(StopStringProtocol):

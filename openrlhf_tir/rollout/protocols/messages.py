@@ -25,11 +25,12 @@ from typing import Any
 from ...errors import ConfigError
 from ...types import Completion
 from . import Call, End, Reject
+from .base import USED_UP
 from .calls.formats import OF_ONE_TOOL, PARSERS
 from .calls.printed import REWRITES
 from .calls.reasoning import without_reasoning
 from .calls.tool_call import Malformed, ParsedCall
-from .structured import USED_UP, as_action, as_message
+from .structured import as_action, as_message
 
 TEXT = "text"
 """Value of env.options.calls for conversations without calls."""

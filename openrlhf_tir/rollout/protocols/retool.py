@@ -16,10 +16,8 @@ from typing import ClassVar
 from ...rewards.retool import FENCE, eval_code, interpreter_block
 from ...types import Completion
 from . import Call, End, Reject
-from .base import StopStringProtocol
+from .base import SILENT, StopStringProtocol
 
-SILENT = "(no output: print what you want to see)"
-"""Shown to the model for code that prints nothing."""
 FORBIDDEN = ("input(", "os.system(")
 """Code with one of these is not run by the official executor."""
 

@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from ...types import Completion
 from . import Call, End, Reject
-from .base import StopStringProtocol
+from .base import USED_UP, StopStringProtocol
 from .calls.formats import PARSERS
 from .calls.function import CLOSE as FUNCTION_CLOSE
 from .calls.function import OPEN as FUNCTION_OPEN
@@ -36,9 +36,6 @@ from .calls.json_text import OPEN as CALL_OPEN
 from .calls.json_text import TOOL_CLOSE, TOOL_OPEN
 from .calls.reasoning import without_reasoning
 from .calls.tool_call import Malformed, ParsedCall
-
-USED_UP = "Tool call count has been exhausted. You can no longer call the tool.\n"
-"""Inserted behind the last result, with env.options.budget_message."""
 
 
 def as_action(calls: Sequence[ParsedCall]) -> str:
@@ -61,6 +58,7 @@ class _Structured(StopStringProtocol):
     """
 
     stop = CALL_CLOSE
+    used_up = USED_UP
     opening: ClassVar[str] = CALL_OPEN
     calls: ClassVar[str]
     block: ClassVar[tuple[str, str]]
@@ -110,10 +108,6 @@ class _Structured(StopStringProtocol):
             return f"\n# User\n{observation.strip()}\n"
         before, after = self.block
         return f"{before.replace('NAME', self.names)}{observation.strip()}{after}"
-
-    def after_insertion(self) -> str:
-        """Return the message that the calls are used up, if they are and it is wanted."""
-        return USED_UP if self.budget_message and not self.calls_left else ""
 
 
 class Hermes(_Structured):

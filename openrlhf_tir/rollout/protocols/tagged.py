@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from ...types import Completion
 from . import Call, End, Reject
-from .base import TextProtocol
-
-USED_UP = "There are no more tries.\n"
-"""Inserted behind the reply to the last call, with env.options.budget_message."""
+from .base import StopStringProtocol
 
 
-class Tagged(TextProtocol):
+class Tagged(StopStringProtocol):
     """The turn protocol `tagged`."""
 
+    used_up = "There are no more tries.\n"
     relies_on_template = False  # a call names no function
 
     def __init__(
@@ -48,34 +46,29 @@ class Tagged(TextProtocol):
         """
         if not closing:
             raise ValueError("closing is '', so no text would end an action. Give one, such as '</answer>'.")
-        self.calls_left = max_calls
-        self.budget_message = budget_message
+        super().__init__(max_calls=max_calls, budget_message=budget_message)
         self.opening = opening
-        self.closing = closing
+        self.stop = closing
         self.before = before
         self.after = after
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings of the next segment."""
-        return (self.closing,)
+        """The stop string, also once the calls are used up."""
+        return (self.stop,)
 
     def advance(self, completion: Completion) -> Call | Reject | End:
         """Return the action of the segment."""
-        if not self.calls_left or completion.finish_reason != "stop" or completion.stop_reason != self.closing:
+        if not self.calls_left or not self.stopped_for_call(completion):
             return End()
         self.calls_left -= 1
-        text = completion.text.removesuffix(self.closing)
+        text = completion.text.removesuffix(self.stop)
         if not self.opening:
             return Call(text.strip())
         if self.opening not in text:
-            return Reject(completion.text, "unclosed", f"{self.closing} closes nothing: write {self.opening} first.")
+            return Reject(completion.text, "unclosed", f"{self.stop} closes nothing: write {self.opening} first.")
         return Call(text.rpartition(self.opening)[2].strip())
 
     def insertion(self, observation: str) -> str:
         """Return the block that shows a reply."""
         return f"{self.before}{observation.strip()}{self.after}"
-
-    def after_insertion(self) -> str:
-        """Return the message that the calls are used up, if they are and it is wanted."""
-        return USED_UP if self.budget_message and not self.calls_left else ""

@@ -16,17 +16,15 @@ from typing import ClassVar
 
 from ...types import Completion
 from . import Call, End, GoOn
-from .base import StopStringProtocol
+from .base import SILENT, StopStringProtocol
 
 STOP = "```output"
 OPENING_FENCE = "```python"
 FENCE = "```"
 MAX_CHARS = 256
 """Characters of an output that are shown; the middle of a longer one is left out."""
-SILENT = "(no output: print what you want to see)"
-"""Shown to the model for code that prints nothing."""
 COMPAT_SILENT = "timeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'"
-"""The same in the reference."""
+"""Shown for code that prints nothing, in the reference."""
 
 
 def last_program(segment: str) -> str:

@@ -11,15 +11,13 @@ import re
 
 from ...types import Completion
 from . import Call, End, GoOn
-from .base import TextProtocol
+from .base import USED_UP, TextProtocol
 
 BASE_STOPS = ("User:", "Human:", "Assistant:", "</answer>")
 OPEN = "```python"
 CLOSE = ("```", "```\n", "```\n\n")
 TOO_LONG = "The output of the code execution is too long, please check your code."
 """Replaces an output that is too long; the method's text."""
-USED_UP = "Tool call count has been exhausted. You can no longer call the tool.\n"
-"""Inserted behind the output of the last call, with env.options.budget_message; the method's text."""
 _BLOCK = re.compile(r"```python(.*?)```", re.DOTALL)
 
 
