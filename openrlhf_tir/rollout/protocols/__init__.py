@@ -188,17 +188,16 @@ def check(settings: Env) -> None:
         ConfigError: It cannot.
     """
     cls = load(settings.protocol)
-    try:
-        inspect.signature(cls).bind(max_calls=0, **_options(settings))
-    except TypeError as e:
+    fault = plugins.wrong_keywords(cls, {"max_calls": 0, **_options(settings)})
+    if fault:
         raise ConfigError(
             f"env.options = {settings.options}: {plugins.location(cls)}:"
-            f" {cls.__name__}{inspect.signature(cls)} does not accept them: {e}."
-        ) from None
+            f" {cls.__name__}{inspect.signature(cls)} does not accept them: {fault}."
+        )
     if not plugins.is_own(PROTOCOL, settings.protocol):
         try:
             make(settings)
-        except ValueError as e:
+        except (TypeError, ValueError) as e:
             raise ConfigError(f"env.options = {settings.options}: {e}") from None
 
 

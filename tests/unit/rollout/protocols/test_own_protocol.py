@@ -79,11 +79,21 @@ async def test_its_options_are_keyword_arguments(tmp_path):
         ("def too_long", "def too_lon", {}, r"Digits .*too_long"),
         ("class Digits:", "class Digit:", {}, r"'Digits'.* Digit\b"),
         ("budget_message=False, ", "", {}, "budget_message"),
+        ('mark="!"', 'mark: str = "!"', {"options": {"mark": 3}}, "mark = 3 .*str"),
     ],
 )
 def test_a_mistake_is_told_before_a_model_is_loaded(tmp_path, old, new, settings, said):
     with pytest.raises(ConfigError, match=said):
         protocols.check(env_of(tmp_path, DIGITS.replace(old, new), **settings))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options"),
+    [("tagged", {"opening": 5}), ("retool", {"official": "no"}), ("searchr1", {"max_turn_tokens": "500"})],
+)
+def test_an_option_of_the_wrong_type_is_told_before_a_model_is_loaded(protocol, options):
+    with pytest.raises(ConfigError, match=r"env\.options"):
+        protocols.check(Env(protocol=protocol, options=options))
 
 
 @pytest.mark.parametrize(
