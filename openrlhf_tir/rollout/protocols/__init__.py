@@ -267,7 +267,9 @@ class UserProtocol:
 
     def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
         """See TurnProtocol."""
-        answer = self._answer("advance", Call | Reject | GoOn | End, "a Call, Reject, GoOn or End", completion)
+        answer: Call | Reject | GoOn | End = self._answer(
+            "advance", Call | Reject | GoOn | End, "a Call, Reject, GoOn or End", completion
+        )
         for field in fields(answer):
             if not isinstance(value := getattr(answer, field.name), str):
                 raise self._wrong_type(f"{field.name} of advance's {type(answer).__name__}", value, "text")
@@ -275,7 +277,8 @@ class UserProtocol:
 
     def insertion(self, observation: str) -> str:
         """See TurnProtocol."""
-        return self._answer("insertion", str, "text", observation)
+        text: str = self._answer("insertion", str, "text", observation)
+        return text
 
     def replies(self, observation: str) -> list[Mapping[str, Any]]:
         """See MessagesProtocol."""
@@ -286,11 +289,13 @@ class UserProtocol:
 
     def too_long(self) -> str | None:
         """See TurnProtocol."""
-        return self._answer("too_long", str | None, "text or None")
+        text: str | None = self._answer("too_long", str | None, "text or None")
+        return text
 
     def after_insertion(self) -> str:
         """See TurnProtocol."""
-        return self._answer("after_insertion", str, "text")
+        text: str = self._answer("after_insertion", str, "text")
+        return text
 
     def _answer(self, method: str, types: Any, expected: str, *args: Any) -> Any:
         """Call a method of the user's.
