@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from .conditions import Conditions
-from .ends import MAX_COMMANDS, MAX_DEPTH, Break, Continue, Enough, Exit, Return
+from .ends import MAX_COMMANDS, Break, Continue, Enough, Exit, Return
 from .script import Command
-from .syntax import Node
+from .syntax import HERE, Node, first_child
 from .unknown_text import readable, unknown
 
 _TRAINER = re.compile(
@@ -31,6 +32,8 @@ STARTERS = re.compile(
 """Commands that start the command, or the script, that stands among their words."""
 _ITEM = re.compile(r"""(?<=[\s(])\[([^\]]+)\]=("[^"]*"|'[^']*'|[^\s)]*)""")
 """An item of an associative array, [key]=value."""
+OTHER_NAMES = {".": "source", ":": "true"}
+"""Builtins that have a second name."""
 PRINTS = ("echo", "printf", "cat", "grep", "sed", "awk", "tee", "logger", "pkill", "pgrep", "tail", "ls", "which")
 """Commands whose words may name a program that they do not start."""
 
@@ -100,7 +103,7 @@ class Commands(Conditions):
 
     def _redirected_statement(self, node: Node) -> bool | None:
         body = node.child_by_field_name("body")
-        heredoc = next((c for c in node.named_children if c.type in ("heredoc_redirect", "herestring_redirect")), None)
+        heredoc = first_child(node, *HERE)
         text = self._text_of_input(node) if heredoc is None else self._redirected_text(heredoc)
         status = None
         kept = body is not None and text is not None and self._keep_file(node, body, text)
@@ -132,12 +135,13 @@ class Commands(Conditions):
     def _keep_file(self, node: Node, body: Node, text: str) -> bool:
         """Remember a file that `cat > FILE` or `tee FILE` writes from a here-document. Return whether there is one."""
         words = self.command_words(body) if body.type == "command" else []
-        redirects = [c for c in (*node.named_children, *body.named_children) if c.type == "file_redirect"]
-        heredoc = next((c for c in node.named_children if c.type == "heredoc_redirect"), None)
-        redirects += [c for c in heredoc.named_children if c.type == "file_redirect"] if heredoc is not None else []
         paths = [word for word in words[1:] if words[0] == "tee" and not word.startswith("-")]
         if words[:1] == ["cat"]:
-            paths += [self._joined(c.child_by_field_name("destination")) for c in redirects if ">" in self.raw(c)[:2]]
+            heredoc = first_child(node, "heredoc_redirect")
+            beside = [] if heredoc is None else heredoc.named_children
+            for child in (*node.named_children, *body.named_children, *beside):
+                if child.type == "file_redirect" and ">" in self.raw(child)[:2]:
+                    paths.append(self._joined(child.child_by_field_name("destination")))
         for path in paths:
             self.script.files[path] = text
             self.unread.add(path)
@@ -222,28 +226,12 @@ class Commands(Conditions):
             )
             return None
         if name in self.functions:
-            return self._call(name, arguments)
+            self._call(name, arguments)
+            return None
         if name.endswith(".sh") and self._other_script(words, line):
             return None
-        builtin: Callable[[list[str], int], bool | None] | None = {
-            "cd": self._cd,
-            "eval": self._eval,
-            "source": self._source,
-            ".": self._source,
-            "set": self._set,
-            "shift": self._shift,
-            "unset": self._unset,
-            "exit": self._leave,
-            "return": self._leave_function,
-            "true": lambda arguments, line: True,
-            ":": lambda arguments, line: True,
-            "false": lambda arguments, line: False,
-            "test": lambda arguments, line: self._test_words(arguments),
-            "export": self._export,
-            "getopts": self._getopts,
-            "break": self._break,
-            "continue": self._continue,
-        }.get(name)
+        builtin: Callable[[list[str], int], bool | None] | None
+        builtin = getattr(self, f"_run_{OTHER_NAMES.get(name, name)}", None)
         if builtin is not None:
             return builtin(arguments, line)
         if len(self.script.commands) >= MAX_COMMANDS:
@@ -269,22 +257,10 @@ class Commands(Conditions):
         flags = [readable(word) for word in words if word.startswith("-")]
         return ", ".join(flags)
 
-    def _call(self, name: str, arguments: list[str]) -> bool | None:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Enough
+    def _call(self, name: str, arguments: list[str]) -> None:
         body, source = self.functions[name]
-        saved, outer = self.positional, self.source
-        self.positional, self.source = arguments, source
-        try:
-            with self.outside_loops():
-                self.statement(body)
-        except Return:
-            pass
-        finally:
-            self.depth -= 1
-            self.positional, self.source = saved, outer
-        return None
+        with self.inside(positional=arguments, source=source, loops=0), suppress(Return):
+            self.statement(body)
 
     def _started_script(self, words: list[str], line: int) -> bool:
         """Read a script that a command starts, as `bash x.sh`, `srun -N1 ./x.sh` and `ray job submit -- bash x.sh` do,
@@ -316,23 +292,18 @@ class Commands(Conditions):
             text = self._text_of_file(word)
             if text is None:
                 return False
-            saved, positional = self.name, self.positional
-            self.name, self.positional = str(self._there(word) or word), list(rest)
-            try:
+            with self.inside(name=str(self._there(word) or word), positional=list(rest)):
                 self.nested(text, line)
-            finally:
-                self.name, self.positional = saved, positional
             return True
         return False
 
-    def _eval(self, arguments: list[str], line: int) -> None:
-        outer, self.first_line = self.first_line, line
-        try:
-            self.text(" ".join(arguments))
-        finally:
-            self.first_line = outer
+    # builtins: each is given its arguments and its line, and returns whether it succeeds
 
-    def _source(self, arguments: list[str], line: int) -> bool | None:
+    def _run_eval(self, arguments: list[str], line: int) -> None:
+        with self.inside(first_line=line):
+            self.text(" ".join(arguments))
+
+    def _run_source(self, arguments: list[str], line: int) -> bool | None:
         if not arguments:
             return None
         text = self._text_of_file(arguments[0])
@@ -341,80 +312,50 @@ class Commands(Conditions):
                 f"Line {line} reads {readable(arguments[0])}, which is not there: what it sets is unknown here."
             )
             return None
-        outer, positional = self.first_line, self.positional
-        self.first_line = line
-        if arguments[1:]:
-            self.positional = arguments[1:]
-        try:
+        with self.inside(first_line=line, positional=arguments[1:] or self.positional), suppress(Return):
             self.text(text)
-        except Return:
-            pass
-        finally:
-            self.first_line, self.positional = outer, positional
         return True
 
-    def _set(self, arguments: list[str], line: int) -> bool:
+    def _run_set(self, arguments: list[str], line: int) -> bool:
         if "--" in arguments:
             self.positional = arguments[arguments.index("--") + 1 :]
         return True
 
-    def _shift(self, arguments: list[str], line: int) -> bool:
+    def _run_shift(self, arguments: list[str], line: int) -> bool:
         count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
         self.positional = self.positional[count:]
         return True
 
-    def _unset(self, arguments: list[str], line: int) -> bool:
-        for name in arguments:
-            self.variables.pop(name, None)
-        return True
+    def _unset_command(self, node: Node) -> None:
+        names = [self.raw(child) for child in node.named_children]
+        table = self.functions if "-f" in names else self.variables
+        for name in names:
+            table.pop(name, None)
 
-    def _export(self, arguments: list[str], line: int) -> bool:
-        for word in arguments:
-            name, equals, value = word.partition("=")
-            if equals:
-                self.variables[name] = value
-        return True
-
-    def _getopts(self, arguments: list[str], line: int) -> bool | None:
-        """Take the next of the script's flags, as `getopts m:v flag` does. Return whether there is one."""
-        if len(arguments) < 2:
-            return None
-        known, name = arguments[:2]
-        index = str(self.variables.get("OPTIND"))
-        at = max(int(index), 1) if index.isdecimal() else 1
-        word = self.positional[at - 1] if at <= len(self.positional) else ""
-        if word == "--":
-            self.variables["OPTIND"] = str(at + 1)
-            return False
-        if len(word) < 2 or word[0] != "-":
-            return False
-        letter, value = word[1], word[2:]
-        self.variables[name] = letter if letter in known else "?"
-        takes_value = f"{letter}:" in known
-        if takes_value and not value:
-            value = "".join(self.positional[at : at + 1])
-            at += 1
-        elif value and not takes_value:  # the rest of -vm are flags as well
-            self.positional = [*self.positional[: at - 1], f"-{value}", *self.positional[at:]]
-            at -= 1
-        self.variables |= {"OPTARG": value if takes_value else "", "OPTIND": str(at + 1)}
-        return True
-
-    def _break(self, arguments: list[str], line: int) -> bool | None:
+    def _run_break(self, arguments: list[str], line: int) -> bool | None:
         if self.loops:
             raise Break
         return None
 
-    def _continue(self, arguments: list[str], line: int) -> bool | None:
+    def _run_continue(self, arguments: list[str], line: int) -> bool | None:
         if self.loops:
             raise Continue
         return None
 
-    def _leave(self, arguments: list[str], line: int) -> bool:
+    def _run_exit(self, arguments: list[str], line: int) -> bool:
         raise Exit
 
-    def _leave_function(self, arguments: list[str], line: int) -> bool:
+    def _run_return(self, arguments: list[str], line: int) -> bool:
         raise Return
+
+    def _run_true(self, arguments: list[str], line: int) -> bool:
+        return True
+
+    def _run_false(self, arguments: list[str], line: int) -> bool:
+        return False
+
+    def _run_test(self, arguments: list[str], line: int) -> bool | None:
+        return self._test_words(arguments)
 
 
 def trains(text: str) -> bool:

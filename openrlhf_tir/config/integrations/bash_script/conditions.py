@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import fnmatch
+import operator
 import re
+from collections.abc import Callable
 
 from .expansions import Expansions
 from .syntax import Node
 from .unknown_text import unknowns
 
-_NUMERIC = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
-_BINARY = ("=", "==", "!=", "<", ">", *_NUMERIC)
+_OF_NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+_BINARY = ("=", "==", "!=", "<", ">", *_OF_NUMBERS)
 """What compares two words of `[ ... ]`."""
 
 
@@ -42,18 +51,17 @@ class Conditions(Expansions):
 
     def _test_words(self, words: list[str]) -> bool | None:
         """Return what `test` says of its words: `-o` binds less than `-a`, which binds less than `!`."""
-        for operator in ("-o", "-a"):
-            if operator in words[1:-1]:
-                at = words.index(operator, 1)
-                return _either(operator, self._test_words(words[:at]), self._test_words(words[at + 1 :]))
+        for joint in ("-o", "-a"):
+            if joint in words[1:-1]:
+                at = words.index(joint, 1)
+                return _joined_by(joint, self._test_words(words[:at]), self._test_words(words[at + 1 :]))
         if words[:1] == ["!"] and len(words) > 1:
-            status = self._test_words(words[1:])
-            return None if status is None else not status
+            return negated(self._test_words(words[1:]))
         if len(words) == 3 and words[1] in _BINARY:
-            left, operator, right = words
-            if operator in ("=", "==", "!="):
-                return None if unknowns(left + right) else (left == right) == (operator != "!=")
-            return self._compare(left, operator, right)
+            left, sign, right = words
+            if sign in ("=", "==", "!="):
+                return None if unknowns(left + right) else (left == right) == (sign != "!=")
+            return _compare(left, sign, right)
         if len(words) == 2 and words[0].startswith("-"):
             return self._unary(words[0], words[1])
         if len(words) == 1:
@@ -64,69 +72,68 @@ class Conditions(Expansions):
         kind = node.type
         if kind == "binary_expression":
             left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-            operator = self.raw(node.child_by_field_name("operator"))
-            if operator in ("&&", "||", "-a", "-o"):
-                return _either(operator, self._truth(left), self._truth(right))
+            sign = self.raw(node.child_by_field_name("operator"))
+            if sign in ("&&", "||"):
+                return _joined_by(sign, self._truth(left), self._truth(right))
             if left.type == "unary_expression" and self.raw(left.children[0]) == "!":
                 # [[ ! $X == a ]]: the parser binds `!` closer than the comparison that it negates.
-                status = self._compare(self._joined(left.named_children[-1]), operator, self._joined(right))
-                return None if status is None else not status
-            return self._compare(self._joined(left), operator, self._joined(right))
+                return negated(_compare(self._joined(left.named_children[-1]), sign, self._joined(right)))
+            return _compare(self._joined(left), sign, self._joined(right))
         if kind == "unary_expression":
-            operator = self.raw(node.children[0])
+            sign = self.raw(node.children[0])
             operand = node.named_children[-1]
-            if operator == "!":
-                status = self._truth(operand)
-                return None if status is None else not status
-            return self._unary(operator, self._joined(operand))
-        if kind in ("parenthesized_expression", "negation_expression"):
-            status = self._truth(node.named_children[0])
-            return (None if status is None else not status) if kind == "negation_expression" else status
+            return negated(self._truth(operand)) if sign == "!" else self._unary(sign, self._joined(operand))
+        if kind == "parenthesized_expression":
+            return self._truth(node.named_children[0])
+        if kind == "negation_expression":
+            return negated(self._truth(node.named_children[0]))
         if kind in ("command", "test_command"):
             return self.statement(node)
         word = self._joined(node)
         return None if unknowns(word) else bool(word)
 
-    def _compare(self, left: str, operator: str, right: str) -> bool | None:
-        if unknowns(left + right):
-            return None
-        if operator in ("==", "="):
-            return fnmatch.fnmatchcase(left, right)
-        if operator == "!=":
-            return not fnmatch.fnmatchcase(left, right)
-        if operator == "=~":
-            try:
-                return re.search(right, left) is not None
-            except re.error:
-                return None
-        try:
-            a, b = int(left or 0), int(right or 0)
-        except ValueError:
-            return None
-        sign = _NUMERIC.get(operator, operator)
-        table = {"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}
-        return table.get(sign)
-
-    def _unary(self, operator: str, operand: str) -> bool | None:
-        if operator == "-z":
+    def _unary(self, sign: str, operand: str) -> bool | None:
+        if sign == "-z":
             return operand == ""
-        if operator == "-n":
+        if sign == "-n":
             return operand != ""
         if unknowns(operand):
             return None
-        if operator == "-v":
+        if sign == "-v":
             return operand in self.variables
         path = self.cwd / operand
         looks = {"-e": path.exists, "-f": path.is_file, "-d": path.is_dir, "-s": path.exists, "-r": path.exists}
-        look = looks.get(operator)
+        look = looks.get(sign)
         try:
             return look() if look else None
         except OSError:
             return None
 
 
-def _either(operator: str, a: bool | None, b: bool | None) -> bool | None:
+def negated(status: bool | None) -> bool | None:
+    """Return the opposite of what may be unknown."""
+    return None if status is None else not status
+
+
+def _joined_by(joint: str, a: bool | None, b: bool | None) -> bool | None:
     """Return `a && b` or `a || b` of what may be unknown."""
-    if operator in ("&&", "-a"):
-        return False if False in (a, b) else None if None in (a, b) else True
-    return True if True in (a, b) else None if None in (a, b) else False
+    decisive = joint in ("||", "-o")
+    if decisive in (a, b):
+        return decisive
+    return None if None in (a, b) else not decisive
+
+
+def _compare(left: str, sign: str, right: str) -> bool | None:
+    """Return what `[[ left sign right ]]` says; `right` may be a pattern."""
+    if unknowns(left + right):
+        return None
+    if sign in ("==", "=", "!="):
+        return fnmatch.fnmatchcase(left, right) == (sign != "!=")
+    if sign in ("<", ">"):  # of texts, those of digits as well
+        return left < right if sign == "<" else left > right
+    try:
+        if sign == "=~":
+            return re.search(right, left) is not None
+        return _OF_NUMBERS[sign](int(left or 0), int(right or 0))
+    except (KeyError, ValueError, re.error):
+        return None

@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .arithmetic import calculate
 from .ends import MAX_DEPTH, MAX_FILE, Enough
 from .script import Script
-from .syntax import Node, parser
+from .syntax import HERE, Node, first_child, parser
 from .unknown_text import unknown, unknowns
-from .words import Part, ansi, fields, joined, printf, without
+from .words import Part, fields, joined, without
 
 _CUT = re.compile(r":\s*(-?\d+)(?::\s*(\d+))?")
 """${X:offset:length}"""
@@ -55,13 +56,23 @@ class Expansions:
         """The line to which what is read now belongs, inside of a text that a line of the script holds."""
 
     @contextmanager
-    def outside_loops(self) -> Iterator[None]:
-        """Pass over `break` and `continue` inside: the loops around are none of theirs."""
-        outer, self.loops = self.loops, 0
+    def inside(self, **state: Any) -> Iterator[None]:
+        """Give attributes of the shell other values, and put back the old ones at the end.
+
+        Raises:
+            Enough: So many of these are inside one another that a script must be calling itself.
+        """
+        if self.depth > MAX_DEPTH:
+            raise Enough
+        state["depth"] = self.depth + 1
+        outer = {name: getattr(self, name) for name in state}
+        for name, value in state.items():
+            setattr(self, name, value)
         try:
             yield
         finally:
-            self.loops = outer
+            for name, value in outer.items():
+                setattr(self, name, value)
 
     def raw(self, node: Node) -> str:
         """Return the source of a node."""
@@ -101,15 +112,13 @@ class Expansions:
             return self._inside(node) or [Part("")]
         if kind == "raw_string":
             return [Part(self.raw(node)[1:-1])]
-        if kind == "ansi_c_string":
-            return [Part(ansi(self.raw(node)[2:-1]))]
         if kind in ("simple_expansion", "expansion"):
             return self.expansion(self.raw(node), quoted=False)
         if kind == "command_substitution":
             return [Part(self.substitution(node), split=True)]
         if kind == "arithmetic_expansion":
             return [Part(self.arithmetic(self.raw(node)), split=True)]
-        if kind == "process_substitution":
+        if kind in ("process_substitution", "ansi_c_string"):
             return [Part(unknown(self.raw(node)))]
         return self._literal(self.raw(node))
 
@@ -228,7 +237,7 @@ class Expansions:
         return items[start:] if cut[2] is None else items[start : start + int(cut[2])]
 
     def _edited(self, value: str, rest: str, raw: str) -> str:
-        """Apply `%`, `#`, `/`, `^`, `,` or `:offset:length` to a value."""
+        """Apply `%`, `#`, `/`, `^^`, `,,` or `:offset:length` to a value."""
         if rest[0] in "%#":
             longest = rest[:2] in ("%%", "##")
             pattern = self._text(rest[2:] if longest else rest[1:])
@@ -243,8 +252,6 @@ class Expansions:
             return re.sub(regex, lambda _: self._text(new), value, count=0 if everywhere else 1)
         if rest in (",,", "^^"):
             return value.lower() if rest == ",," else value.upper()
-        if rest in (",", "^"):
-            return (value[:1].lower() if rest == "," else value[:1].upper()) + value[1:]
         if cut := _CUT.fullmatch(rest):
             start = int(cut[1])
             return value[start : start + int(cut[2])] if cut[2] else value[start:]
@@ -266,11 +273,8 @@ class Expansions:
         value = found.child_by_field_name("value") if found is not None else None
         if value is None or root.has_error or value.end_byte != len(source):
             return None
-        outer, self.source = self.source, source
-        try:
+        with self.inside(source=source):
             return self.parts(value)
-        finally:
-            self.source = outer
 
     def _text(self, text: str) -> str:
         """Return a text with its variables replaced and its quotes removed."""
@@ -350,15 +354,8 @@ class Expansions:
 
     def _printed_apart(self, nodes: list[Node], raw: str) -> str:
         """Return what statements print in a shell of their own, or an unknown text that keeps their source."""
-        variables, cwd = dict(self.variables), self.cwd
-        try:
-            self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise Enough
+        with self.inside(variables=dict(self.variables), cwd=self.cwd):
             printed = self._printed(nodes)
-        finally:
-            self.depth -= 1
-            self.variables, self.cwd = variables, cwd
         return unknown(raw) if printed is None else printed
 
     def _printed(self, nodes: list[Node]) -> str | None:
@@ -383,20 +380,13 @@ class Expansions:
 
     def _printed_from(self, node: Node) -> str | None:
         body = node.child_by_field_name("body")
-        text = next(
-            (
-                self._redirected_text(c)
-                for c in node.named_children
-                if c.type in ("heredoc_redirect", "herestring_redirect")
-            ),
-            None,
-        )
         if body is None or body.type != "command":
             return None
         words = self.command_words(body)
-        if text is not None and words == ["cat"]:
-            return text
-        return self._print(words) if text is None else None
+        given = first_child(node, *HERE)
+        if given is None:
+            return self._print(words)
+        return self._redirected_text(given) if words == ["cat"] else None
 
     def _print(self, words: list[str]) -> str | None:
         """Return what a command that only computes prints."""
@@ -407,13 +397,11 @@ class Expansions:
         if name == "pwd":
             return str(self.cwd)
         if name == "cd":
-            self._cd(arguments, 0)
+            self._run_cd(arguments, 0)
             return ""
         if name == "echo":
             end = "" if arguments[:1] == ["-n"] else "\n"
             return " ".join(word for word in arguments if word not in ("-n", "-e")) + end
-        if name == "printf" and plain:
-            return printf(arguments[0], arguments[1:]) if not arguments[0].startswith("-") else None
         if any(unknowns(word) for word in arguments):
             return None
         if name == "cat" and plain:
@@ -436,12 +424,8 @@ class Expansions:
     def _printed_by(self, name: str, arguments: list[str]) -> str | None:
         """Return what a function of the script prints, where its body only computes."""
         body, source = self.functions[name]
-        saved, outer = self.positional, self.source
-        self.positional, self.source = arguments, source
-        try:
+        with self.inside(positional=arguments, source=source):
             return self._printed([c for c in body.named_children if c.type != "comment"])
-        finally:
-            self.positional, self.source = saved, outer
 
     def arithmetic(self, raw: str) -> str:
         """Return the value of $((...)) of whole numbers; else an unknown text."""
@@ -522,8 +506,8 @@ class Expansions:
         """Return what a here-document or here-string gives the command to read."""
         if node.type == "herestring_redirect":
             return self._joined(node.named_children[0]) + "\n"
-        start = next((c for c in node.named_children if c.type == "heredoc_start"), None)
-        body = next((c for c in node.named_children if c.type == "heredoc_body"), None)
+        start = first_child(node, "heredoc_start")
+        body = first_child(node, "heredoc_body")
         if body is None:
             return ""
         at = body.start_byte
@@ -537,7 +521,7 @@ class Expansions:
             text = "\n".join(line.lstrip("\t") for line in text.split("\n"))
         return text
 
-    def _cd(self, arguments: list[str], line: int) -> bool | None:
+    def _run_cd(self, arguments: list[str], line: int) -> bool | None:
         where = next((word for word in arguments if not word.startswith("-")), "")
         target = self.cwd / (where or str(self.variables.get("HOME", "/")))
         if unknowns(str(target)):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 from .commands import Commands, trains
+from .conditions import negated
 from .ends import ENDS, MAX_COMMANDS, MAX_DEPTH, MAX_ROUNDS, Break, Continue, Enough, Exit, Return
 from .syntax import PLACEHOLDER, Node, errors, parser
 from .unknown_text import unknowns
@@ -47,11 +49,7 @@ class Statements(Commands):
         text = _CONTINUED_END.sub("\n", text.replace("\r\n", "\n"))
         text = _LIST.sub(lambda match: _NAME.sub(r"${\1}", match[0]), PLACEHOLDER.sub(r"\1'<\2>'", text))
         source = text.encode()
-        outer, self.source = self.source, source
-        self.depth += 1
-        try:
-            if self.depth > MAX_DEPTH:
-                raise Enough
+        with self.inside(source=source):
             root = parser().parse(source).root_node
             for node in errors(root):
                 words = " ".join(self.raw(node).split())[:60]
@@ -59,21 +57,22 @@ class Statements(Commands):
                     f"Line {self.line(node)} is not bash that can be read ({words!r}); what is around it was."
                 )
             self.children(root)
-        finally:
-            self.depth -= 1
-            self.source = outer
 
     def nested(self, text: str, line: int) -> None:
         """Read a text that a command runs in a shell of its own: nothing that it sets outlives it."""
-        saved = (dict(self.variables), list(self.positional), dict(self.functions), self.cwd, self.first_line)
-        self.first_line = line
-        try:
-            with self.outside_loops():
-                self.text(text)
-        except (Exit, Return):
-            pass
-        finally:
-            self.variables, self.positional, self.functions, self.cwd, self.first_line = saved
+        with self._in_a_shell_of_its_own(first_line=line), suppress(Exit, Return):
+            self.text(text)
+
+    def _in_a_shell_of_its_own(self, **state: Any) -> AbstractContextManager[None]:
+        """Keep what is set inside from what follows. A `break` inside ends no loop that is around."""
+        return self.inside(
+            variables=dict(self.variables),
+            functions=dict(self.functions),
+            positional=self.positional,
+            cwd=self.cwd,
+            loops=0,
+            **state,
+        )
 
     def statement(self, node: Node) -> bool | None:
         """Run one statement. Returns whether it succeeds, None where only running it could tell."""
@@ -83,14 +82,8 @@ class Statements(Commands):
         if node.type in ("program", "do_group", "pipeline", "ERROR"):
             self.children(node)
         elif node.type == "subshell":
-            cwd, variables = self.cwd, dict(self.variables)
-            try:
-                with self.outside_loops():
-                    self.children(node)
-            except Exit:
-                pass
-            finally:
-                self.cwd, self.variables = cwd, variables
+            with self._in_a_shell_of_its_own(), suppress(Exit):
+                self.children(node)
         return None
 
     def _compound_statement(self, node: Node) -> bool | None:
@@ -118,8 +111,7 @@ class Statements(Commands):
             return None
 
     def _negated_command(self, node: Node) -> bool | None:
-        status = self.statement(node.named_children[0])
-        return None if status is None else not status
+        return negated(self.statement(node.named_children[0]))
 
     def _if_statement(self, node: Node) -> None:
         clauses = [c for c in node.named_children if c.type in ("elif_clause", "else_clause")]
@@ -217,7 +209,14 @@ class Statements(Commands):
         """A loop over the script's arguments runs as often as bash would run it, every other one once."""
         condition, body = node.child_by_field_name("condition"), node.child_by_field_name("body")
         text = "" if condition is None else self.raw(condition)
-        if body is None or not (_ARGUMENTS.search(text) or text.startswith("getopts")):
+        if text.startswith("getopts"):
+            self.variables["OPTIND"] = "1"
+            self.script.note(
+                f"Line {self.line(node)}: the flags that the script takes by getopts are not read, as if none were"
+                " given. Set their variables in the environment, or correct the recipe."
+            )
+            return
+        if body is None or not _ARGUMENTS.search(text):
             self._once(node)
             return
         ends_when_true = node.children[0].type == "until"
@@ -251,7 +250,7 @@ class Statements(Commands):
         before = len(self.script.commands)
         body = node.child_by_field_name("body")
         if body is not None:
-            with self.outside_loops():
+            with self.inside(loops=0):
                 self.statement(body)
         if any(trains(word) for command in self.script.commands[before:] for word in command.words):
             self.script.note(f"Line {self.line(node)} begins a loop; its commands are read once.")

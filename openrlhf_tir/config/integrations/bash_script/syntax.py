@@ -12,6 +12,13 @@ PLACEHOLDER = re.compile(r"(?m)^(\s*(?:export\s+|readonly\s+)?\w+=)<([\w .-]+)>[
 """NAME=<what to fill in>, which bash would take for redirections."""
 Node = Any
 """A node of tree-sitter's tree; the package has no types of its own worth naming here."""
+HERE = ("heredoc_redirect", "herestring_redirect")
+"""Nodes of a text that the script itself gives a command to read."""
+
+
+def first_child(node: Node, *types: str) -> Node | None:
+    """Return the first named child of some types."""
+    return next((child for child in node.named_children if child.type in types), None)
 
 
 def parser() -> Any:

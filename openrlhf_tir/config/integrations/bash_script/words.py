@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -21,39 +20,23 @@ class Part:
 def fields(parts: list[Part]) -> list[str]:
     """Return the words that the pieces of one word make."""
     words: list[str] = []
-    current: str | None = None
+    current = ""
+    is_quoted = False  # an empty word is one only if quotes made it
     for part in parts:
+        texts: Sequence[str] = (part.text,)
         if part.items is not None:
-            for i, item in enumerate(part.items):
-                if i:
-                    words.append(current or "")
-                    current = item
-                else:
-                    current = (current or "") + item
-        elif not part.split:
-            current = (current or "") + part.text
-        else:
-            pieces = part.text.split()
-            if not pieces:
-                if part.text and current is not None:
-                    words.append(current)
-                    current = None
-                continue
-            if part.text[0].isspace() and current is not None:
+            texts = part.items
+        elif part.split:
+            texts = re.split(r"\s+", part.text)
+        for i, text in enumerate(texts):
+            if i and (current or is_quoted):
                 words.append(current)
-                current = None
-            for i, piece in enumerate(pieces):
-                if i:
-                    words.append(current or "")
-                    current = piece
-                else:
-                    current = (current or "") + piece
-            if part.text[-1].isspace():
-                words.append(current or "")
-                current = None
-    if current is not None:
-        words.append(current)
-    return words
+            if i:
+                current = ""
+                is_quoted = False
+            current += text
+            is_quoted = is_quoted or not part.split
+    return [*words, current] if current or is_quoted else words
 
 
 def joined(parts: Iterable[Part]) -> str:
@@ -69,48 +52,3 @@ def without(value: str, pattern: str, *, at_end: bool, longest: bool) -> str:
         if fnmatch.fnmatchcase(part, pattern):
             return rest
     return value
-
-
-def ansi(text: str) -> str:
-    """Return what $'...' means."""
-    escapes = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\033", "0": "\0"}
-    return re.sub(r"\\(.)", lambda m: escapes.get(m[1], m[0]), text)
-
-
-_DIRECTIVE = re.compile(r"%([-+ 0#]*\d*(?:\.\d+)?)([sdiqufgeb%])")
-
-
-def printf(form: str, arguments: list[str]) -> str | None:
-    """Return what printf prints: the format again and again, until it has used all arguments.
-
-    Args:
-        form: The format, with backslash escapes.
-        arguments: What its directives take.
-
-    Returns:
-        The text; None for a directive that is not known, or an argument that is no number where one is needed.
-    """
-    form = ansi(form)
-    if "%" in _DIRECTIVE.sub("", form):
-        return None
-    rest = list(arguments)
-
-    def one(match: re.Match[str]) -> str:
-        flags, kind = match[1], match[2]
-        if kind == "%":
-            return "%"
-        word = rest.pop(0) if rest else ""
-        if kind in "sqb":
-            return f"%{flags}s" % (shlex.quote(word) if kind == "q" else word)
-        number = float(word or 0)
-        return f"%{flags}{kind}" % (int(number) if kind in "diu" else number)
-
-    printed = []
-    try:
-        while True:
-            before = len(rest)
-            printed.append(_DIRECTIVE.sub(one, form))
-            if not rest or len(rest) == before:
-                return "".join(printed)
-    except (ValueError, OverflowError):
-        return None
