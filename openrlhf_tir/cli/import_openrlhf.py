@@ -7,11 +7,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from ..config.integrations.openrlhf_commands import RECIPES, Call, calls_of
+from ..config.integrations.openrlhf_commands import RECIPES, calls_of, is_own
 from ..config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from ..config.integrations.openrlhf_sft import import_train_sft
 from ..config.integrations.recipe_draft import Draft
 from ..config.integrations.rehearsal import rehearse
+from ..config.integrations.script_call import Call, gpus_of_launcher
 from ..data.chat_template import special_texts_of
 from .exit_codes import NO
 from .imports import (
@@ -21,8 +22,6 @@ from .imports import (
     first_rows,
     give_recipe,
     recipe_text,
-    say,
-    say_differences,
     training_call,
 )
 
@@ -69,30 +68,25 @@ def run(args: argparse.Namespace) -> int:
     call, flags, path = found
     source = Source("openrlhf", [Path.cwd()]) if path is None else Source(path.name, _directories(path))
     imported, text = recipe_of(replace(call, words=flags), source, rehearsal=args.rehearse)
-    say(f"{imported.summary}.")
-    for sentence in imported.draft.defaults:
-        say(f"OpenRLHF's default: {sentence}")
-    say_differences(imported.draft, imported.problems)
-    return give_recipe(args, text, "sft" if call.program == "train_sft" else "train")
+    return give_recipe(args, imported, text, "sft" if call.program == "train_sft" else "train")
 
 
 def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[Imported, str]:
     """Return the recipe of one command, as settings and as text."""
     cut = rehearse if rehearsal else None
     if call.program == "train_sft":
-        imported = import_train_sft(call.words, source, call.gpus, cut)
+        imported = import_train_sft(call.words, source, gpus_of_launcher(call.launcher), cut)
     else:
         imported = import_train_ppo(call.words, source, rows_of, cut, is_rendered)
     draft = imported.draft
-    if call.is_own:
+    if is_own(call):
         draft.differs(
             f"{call.launcher[-1]} is a program of your own around {call.program}: what its code changes in OpenRLHF is"
             " not in the recipe, which has what the flags say. Compare its code."
         )
     where = f"{source.name}, line {call.line}" if call.line else "a command line"
     origin = f"From {where}: OpenRLHF's {call.program}. Made by `openrlhf-tir import-openrlhf`."
-    text = recipe_text(origin, draft, summary=imported.summary, problems=imported.problems)
-    return imported, text
+    return imported, recipe_text(origin, imported)
 
 
 def rows_of(draft: Draft) -> int | None:

@@ -7,17 +7,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.fine_tuning import RANKS_OF
 from ..config.integrations.bash_script import read_script, readable
+from ..config.integrations.recipe_draft import checked, checked_fine_tuning
 from ..config.integrations.rehearsal import rehearse
+from ..config.integrations.script_call import gpus_of_launcher
 from ..config.integrations.separate_gpus import FILES_OF_THE_USER, say_turns
+from ..config.integrations.shared_settings import existing_path
 from ..config.integrations.trl_import import import_trl
 from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_script, read_trl_text, text_of_command
 from ..config.integrations.trl_sft import import_trl_sft
-from ..config.method_summary import method_summary
-from ..config.problems import Problems
-from ..config.rules import violations_of_fine_tuning
-from ..config.settings import attempt
 from ..errors import ConfigError
 from .imports import (
     add_script_arguments,
@@ -26,7 +24,6 @@ from .imports import (
     give_recipe,
     recipe_text,
     say,
-    say_differences,
     script_words,
 )
 
@@ -74,8 +71,6 @@ def run(args: argparse.Namespace) -> int:
     functions, rows_file = f"{out.stem}_functions.py", f"{out.stem}_rows.jsonl"
     # Code is found beside the recipe that names it, data where a command is started: that may be elsewhere.
     rows = str((out.parent / rows_file).absolute())
-    problems = Problems()
-    summary = ""
     if script.trainer == "SFTTrainer":
         command = "sft"
         recipe = import_trl_sft(script, path.stem, rows, gpus)
@@ -85,28 +80,18 @@ def run(args: argparse.Namespace) -> int:
     if args.rehearse:
         rehearse(recipe.draft)
     if command == "sft":
-        attempt(None, recipe.draft.settings, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
+        imported = checked_fine_tuning(recipe.draft, recipe.nothing)
     else:
         say_turns(recipe.draft)
-        # The user's files are written below.
-        cfg = attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in FILES_OF_THE_USER}, problems)
-        summary = method_summary(cfg)
-        say(f"{summary}.")
-    say_differences(recipe.draft, problems.lines)
-    text = recipe_text(
-        f"From {path.name}, line {script.line}: TRL's {script.trainer}. Made by `openrlhf-tir import-trl`.",
-        recipe.draft,
-        source="script",
-        summary=summary,
-        problems=problems.lines,
-        nothing=recipe.nothing,
-    )
+        imported = checked(recipe.draft, recipe.nothing, unchecked=FILES_OF_THE_USER)
+    origin = f"From {path.name}, line {script.line}: TRL's {script.trainer}. Made by `openrlhf-tir import-trl`."
+    text = recipe_text(origin, imported, source="script")
     files = {}
     if recipe.code:
         files[functions] = f'"""Functions of {path.name}, for the recipe {out.name}."""\n\n{recipe.code}'
     if recipe.rows:
         files[rows_file] = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in recipe.rows)
-    return give_recipe(args, text, command, files)
+    return give_recipe(args, imported, text, command, files)
 
 
 def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int | None]:
@@ -132,14 +117,14 @@ def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int |
         for i, word in enumerate(flags):
             if Path(word).name == "trl" and flags[i + 1 : i + 2] and flags[i + 1] in COMMANDS:
                 text, behind = text_of_command(flags[i + 1]), flags[i + 2 :]
-                return read_trl_text(text, path, behind), path, _processes(behind)
+                return read_trl_text(text, path, behind), path, gpus_of_launcher(behind)
             if not word.endswith(".py"):
                 continue
-            file = next((base / word for base in (Path(), path.parent) if _is_file(base / word)), None)
+            file = existing_path(word, (Path(), path.parent))
             if file is None:
                 continue
             try:
-                return read_trl_script(file, flags[i + 1 :])[0], file, _processes(flags[:i])
+                return read_trl_script(file, flags[i + 1 :])[0], file, gpus_of_launcher(flags[:i])
             except ConfigError as e:
                 failed = e
             break
@@ -149,21 +134,3 @@ def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int |
         f"{path} starts no Python script that is on this machine, and no `trl grpo`, `trl rloo` or `trl sft`. Give the"
         " Python script itself, with its flags: openrlhf-tir import-trl train.py --config args.yaml"
     )
-
-
-def _is_file(path: Path) -> bool:
-    """Return True for an existing file. A word that is too long for a path names none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def _processes(words: Sequence[str]) -> int | None:
-    """Return the number of processes of a node that a launcher is told; None where it is not."""
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.replace("-", "_") in ("__num_processes", "__nproc_per_node", "__num_gpus"):
-            text = value if equals else next(iter(words[i + 1 : i + 2]), "")
-            return int(text) if text.isdecimal() and int(text) else None
-    return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.integrations.bash_script import Command
 from ..config.integrations.rehearsal import rehearse
+from ..config.integrations.script_call import Call
 from ..config.integrations.verl_import import import_verl
 from ..config.integrations.verl_overrides import read_overrides
 from .exit_codes import NO
@@ -20,8 +20,6 @@ from .imports import (
     first_rows,
     give_recipe,
     recipe_text,
-    say,
-    say_differences,
     training_call,
 )
 
@@ -55,20 +53,6 @@ OTHERS = {
 PROJECT = Project("verl", "import-verl", "overrides")
 
 
-@dataclass(frozen=True)
-class Call:
-    """A command of the script that starts one of verl's programs."""
-
-    program: str
-    words: tuple[str, ...]
-    line: int
-
-    @property
-    def sentence(self) -> str:
-        """What does the work of a program that is not RL training; empty for one that is."""
-        return next((f"{why}." for name, why in OTHERS.items() if name in self.program.rpartition(".")[2]), "")
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bash_arguments(parser, PROJECT, EXAMPLES)
     parser.usage = (
@@ -95,25 +79,15 @@ def run(args: argparse.Namespace) -> int:
         rows_of=count_rows,
         change=rehearse if args.rehearse else None,
     )
-    say(f"{recipe.summary}.")
-    say_differences(recipe.draft, recipe.problems)
-    if recipe.nothing:
-        say(f"nothing is needed here for {', '.join(sorted(recipe.nothing))}")
     where = f"{name}, line {call.line}" if call.line else "a command line"
-    text = recipe_text(
-        f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`.",
-        recipe.draft,
-        summary=recipe.summary,
-        problems=recipe.problems,
-        nothing=recipe.nothing,
-    )
-    return give_recipe(args, text)
+    text = recipe_text(f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`.", recipe)
+    return give_recipe(args, recipe, text)
 
 
 def _without_program(words: list[str]) -> Call | None:
     """Return the trainer's call for words that are its overrides."""
     is_override = "=" in words[0] or words[0].startswith("-")
-    return Call("verl.trainer.main_ppo", tuple(words), 0) if is_override else None
+    return Call("verl.trainer.main_ppo", (), tuple(words), 0) if is_override else None
 
 
 def calls_of(commands: Sequence[Command]) -> list[Call]:
@@ -125,7 +99,9 @@ def calls_of(commands: Sequence[Command]) -> list[Call]:
             if match is None or not _is_started(command.words[:i], word):
                 continue
             program = word.removesuffix(".py").replace("/", ".")
-            found.setdefault(command.words, Call(program, command.words[i + 1 :], command.line))
+            sentence = next((f"{why}." for name, why in OTHERS.items() if name in program.rpartition(".")[2]), "")
+            launcher, words = command.words[: i + 1], command.words[i + 1 :]
+            found.setdefault(command.words, Call(program, launcher, words, command.line, sentence))
             break
     return [*found.values()]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 from ..config.integrations.bash_script import Command, Script, read_script, readable, unknowns
-from ..config.integrations.recipe_draft import Draft, toml_of
+from ..config.integrations.recipe_draft import Imported, toml_of
+from ..config.integrations.script_call import Call
 from ..errors import ConfigError, TirError
 from .checks.host import Machine
 from .exit_codes import DONE
@@ -131,43 +132,23 @@ def say(sentence: str) -> None:
     print(f"import: {readable(sentence)}", file=sys.stderr)
 
 
-def say_differences(draft: Draft, problems: Iterable[str]) -> None:
-    """Say what differs from what was imported, and what has to be corrected before the recipe runs."""
-    for sentence in draft.differences:
+def say_result(imported: Imported) -> None:
+    """Say what a recipe trains, what differs from what was imported, and what has to be corrected before it runs."""
+    say(f"{imported.summary}.")
+    for sentence in imported.draft.defaults:
+        say(f"OpenRLHF's default: {sentence}")
+    for sentence in imported.draft.differences:
         say(f"differs: {sentence}")
-    for problem in problems:
+    for problem in imported.problems:
         say(f"correct this: {problem}")
-
-
-class ScriptCall(Protocol):
-    """A command of a script that starts one of a project's programs."""
-
-    @property
-    def program(self) -> str:
-        """The program."""
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """What stands behind the program."""
-
-    @property
-    def line(self) -> int:
-        """Where it stands; 0 for a command that comes from no script."""
-
-    @property
-    def sentence(self) -> str:
-        """Why it becomes no recipe; empty where it becomes one."""
-
-
-AnyCall = TypeVar("AnyCall", bound=ScriptCall)
 
 
 def training_call(
     args: argparse.Namespace,
     project: Project,
-    calls_of: Callable[[Sequence[Command]], list[AnyCall]],
-    without_program: Callable[[list[str]], AnyCall | None],
-) -> tuple[AnyCall, tuple[str, ...], Path | None] | None:
+    calls_of: Callable[[Sequence[Command]], list[Call]],
+    without_program: Callable[[list[str]], Call | None],
+) -> tuple[Call, tuple[str, ...], Path | None] | None:
     """Return the training command that is imported, the words behind its program, and its script if it is in one.
 
     Return None, after a sentence, if there is no training command. Files that the script itself writes and the words
@@ -216,7 +197,7 @@ def training_call(
     return chosen, write_files_of(script, chosen.words, args.out, force=args.force), path
 
 
-def chosen_command(number: int, commands: Sequence[AnyCall]) -> AnyCall:
+def chosen_command(number: int, commands: Sequence[Call]) -> Call:
     """Return the training command that --number names, counted from 1, and say which others there are.
 
     Raises:
@@ -237,31 +218,22 @@ def chosen_command(number: int, commands: Sequence[AnyCall]) -> AnyCall:
     return chosen
 
 
-def recipe_text(
-    origin: str,
-    draft: Draft,
-    *,
-    source: str = "command",
-    summary: str,
-    problems: Sequence[str],
-    nothing: Sequence[str] = (),
-) -> str:
+def recipe_text(origin: str, imported: Imported, source: str = "command") -> str:
     """Return the text of a recipe: where it is from and what is to be known of it as comments, then the settings.
 
     Args:
         origin: Where it is from and what made it, as a sentence.
-        draft: The recipe.
+        imported: The recipe.
         source: What the recipe was made of, a command or a script.
-        summary: What it trains, without the full stop; empty where nothing is said of that.
-        problems: What has to be corrected before it runs.
-        nothing: Options that need nothing here.
     """
-    head = [origin, *(["", f"{summary}."] if summary else [])]
+    draft = imported.draft
+    head = [origin, "", f"{imported.summary}."]
+    nothing = [", ".join(sorted(imported.nothing))] if imported.nothing else []
     lists = {
         f"What differs from the {source}, or is left out:": draft.differences,
         f"What the {source} does not say, and OpenRLHF 0.11.2 does otherwise than this project:": draft.defaults,
-        "What has to be corrected before it runs:": problems,
-        "What needs nothing here, or changes nothing that is trained:": [", ".join(sorted(nothing))] if nothing else [],
+        "What has to be corrected before it runs:": imported.problems,
+        "What needs nothing here, or changes nothing that is trained:": nothing,
     }
     for title, items in lists.items():
         if items:
@@ -364,19 +336,25 @@ def start(command: str, recipe: Path, flags: Sequence[str]) -> NoReturn:
 
 
 def give_recipe(
-    args: argparse.Namespace, text: str, command: str = "train", beside: Mapping[str, str] | None = None
+    args: argparse.Namespace,
+    imported: Imported,
+    text: str,
+    command: str = "train",
+    beside: Mapping[str, str] | None = None,
 ) -> int:
     """Print a recipe, or write it to --out and start it where --run asks for that, and return the exit code.
 
     Args:
         args: The arguments of `add_script_arguments`.
-        text: The recipe.
+        imported: The recipe. What is to be known of it goes to stderr.
+        text: The recipe as text.
         command: The command that runs it.
         beside: Name -> text of files that the recipe needs in its directory.
 
     Raises:
         ConfigError: A file is there with another text, or it cannot be written.
     """
+    say_result(imported)
     if args.out is None:
         print(text, end="")
         return DONE

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .bash_script import Command, readable
+from .script_call import Call
 
 PROGRAMS = {
     "train_ppo_ray": "",
@@ -40,65 +40,6 @@ _MODULE = re.compile(r"openrlhf\.cli\.(\w+)")
 _OTHER_MODULE = re.compile(r"[\w.]+\.(train_ppo_ray|train_sft)")
 """A program of the user's own around one of OpenRLHF's, which takes its flags."""
 _FILE = re.compile(r"(?:.*/)?(\w+)\.py")
-_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num_processes")
-
-
-_INCLUDED = ("--include", "-i")
-"""deepspeed's flags for nodes and GPUs: localhost:0,1 or worker-0@worker-1:0,2."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A command that starts one of OpenRLHF's programs."""
-
-    program: str
-    launcher: tuple[str, ...]
-    """The words up to the program, itself included."""
-    words: tuple[str, ...]
-    """Its flags."""
-    line: int
-
-    @property
-    def gpus(self) -> int | None:
-        """The number of processes per node that the launcher was told; None if it was told none."""
-        for i, word in enumerate(self.launcher):
-            name, equals, value = word.partition("=")
-            text = value if equals else next(iter(self.launcher[i + 1 : i + 2]), "")
-            if name in _PROCESSES:
-                return int(text) if text.isdecimal() else None
-            if name in _INCLUDED:
-                return _slots_of_a_node(text)
-        return None
-
-    @property
-    def text(self) -> str:
-        """The command as a shell takes it."""
-        return shlex.join(readable(word) for word in (*self.launcher, *self.words))
-
-    @property
-    def is_own(self) -> bool:
-        """Return True for a program of the user's own, a module that is not OpenRLHF's."""
-        word = next(iter(self.launcher[-1:]), "")
-        return _OTHER_MODULE.fullmatch(word) is not None and _MODULE.fullmatch(word) is None
-
-    @property
-    def sentence(self) -> str:
-        """Why a command has no recipe, with the command that does the work; empty where it has one."""
-        if self.program in RECIPES:
-            return ""
-        if self.program in OTHERS:
-            return f"{OTHERS[self.program]}."
-        why = PROGRAMS.get(self.program, f"this project has nothing like openrlhf.cli.{self.program}")
-        return f"{why}. It remains OpenRLHF's: {self.text}"
-
-
-def _slots_of_a_node(text: str) -> int | None:
-    """Return how many GPUs of each node deepspeed's --include names; None where nodes have different numbers, or all
-    GPUs of a node are meant."""
-    counts = {
-        len(slots.split(",")) if slots else 0 for _, _, slots in (node.partition(":") for node in text.split("@"))
-    }
-    return (counts.pop() or None) if len(counts) == 1 else None
 
 
 def calls_of(commands: Sequence[Command]) -> list[Call]:
@@ -111,6 +52,12 @@ def calls_of(commands: Sequence[Command]) -> list[Call]:
     return [*calls.values()]
 
 
+def is_own(call: Call) -> bool:
+    """Return True for a program of the user's own, a module that is not OpenRLHF's."""
+    word = "".join(call.launcher[-1:])
+    return _OTHER_MODULE.fullmatch(word) is not None and _MODULE.fullmatch(word) is None
+
+
 def _call(command: Command) -> Call | None:
     for i, word in enumerate(command.words):
         module, file = _MODULE.fullmatch(word), _FILE.fullmatch(word)
@@ -120,5 +67,16 @@ def _call(command: Command) -> Call | None:
         if word in OTHERS:
             name = word
         if name is not None:
-            return Call(name, command.words[: i + 1], command.words[i + 1 :], command.line)
+            launcher, words = command.words[: i + 1], command.words[i + 1 :]
+            return Call(name, launcher, words, command.line, _sentence(name, command))
     return None
+
+
+def _sentence(program: str, command: Command) -> str:
+    """Return why a program has no recipe, with the command that does the work; "" where it has one."""
+    if program in RECIPES:
+        return ""
+    if program in OTHERS:
+        return f"{OTHERS[program]}."
+    why = PROGRAMS.get(program, f"this project has nothing like openrlhf.cli.{program}")
+    return f"{why}. It remains OpenRLHF's: {shlex.join(map(readable, command.words))}"

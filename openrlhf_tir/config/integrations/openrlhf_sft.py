@@ -6,18 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..catalog import value_at
-from ..fine_tuning import NAMES, RANKS_OF, USED, alone
+from ..fine_tuning import NAMES, USED
 from ..openrlhf_flags import RULES, SCHEDULERS, Refused
-from ..problems import Problems
-from ..rules import violations_of_fine_tuning
 from ..schema import Config
-from ..settings import attempt
 from .openrlhf_command_flags import CommandFlags, read_flags
 from .openrlhf_files import DEFAULT, IN_RUN_DIR, Source, set_files, set_outputs
-from .openrlhf_import import same, set_ends_of_schedule, shown, take_checked_values
+from .openrlhf_import import same, set_ends_of_schedule, take_checked_values
 from .openrlhf_parsers import TRAIN_SFT
 from .openrlhf_rules import apply_rules_of_sft
-from .recipe_draft import Draft, Imported
+from .recipe_draft import Draft, Imported, checked_fine_tuning
 from .shared_settings import say_not_named
 
 LEFT_OUT = {
@@ -129,10 +126,6 @@ def _finished(draft: Draft) -> Imported:
             draft.unset(name)
     if not draft.settings.get("sft.input_key"):
         draft.differs("The command has no --data.input_key: OpenRLHF reads the column `input`.")
-    problems = Problems()
-    cfg = attempt(None, draft.settings, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
-    take_checked_values(draft, cfg)
-    s = cfg.sft
-    passes = f"{s.max_epochs} pass{'es' * (s.max_epochs > 1)} over {shown(s.dataset)}"
-    summary = f"fine-tuning: {passes}, {s.batch_size} rows an update, learning rate {s.learning_rate:g}"
-    return Imported(draft, alone(cfg), problems.lines, summary)
+    imported = checked_fine_tuning(draft)
+    take_checked_values(draft, imported.config)
+    return imported

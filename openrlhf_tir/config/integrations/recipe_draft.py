@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..catalog import all_settings
+from ..fine_tuning import RANKS_OF, alone
 from ..method_summary import method_summary
 from ..problems import Problems
+from ..rules import violations_of_fine_tuning
 from ..schema import Config
 from ..settings import attempt
 from ..toml_file import literal
@@ -76,11 +78,27 @@ class Imported:
     """Options of the command that need nothing here."""
 
 
-def checked(draft: Draft, nothing: Sequence[str] = ()) -> Imported:
-    """Return a finished draft with the configuration of a training run that it makes."""
+def checked(draft: Draft, nothing: Sequence[str] = (), unchecked: Sequence[str] = ()) -> Imported:
+    """Return a finished draft with the configuration of a training run that it makes.
+
+    Args:
+        draft: The recipe.
+        nothing: Options of the command that need nothing here.
+        unchecked: Settings that are not looked at, as they name files which the import has yet to write.
+    """
     problems = Problems()
-    cfg = attempt(None, draft.settings, problems)
+    cfg = attempt(None, {name: value for name, value in draft.settings.items() if name not in unchecked}, problems)
     return Imported(draft, cfg, problems.lines, method_summary(cfg), list(nothing))
+
+
+def checked_fine_tuning(draft: Draft, nothing: Sequence[str] = ()) -> Imported:
+    """Return a finished draft with the configuration of a fine-tuning that it makes."""
+    problems = Problems()
+    cfg = attempt(None, draft.settings, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
+    s = cfg.sft
+    passes = f"{s.max_epochs} pass{'es' * (s.max_epochs > 1)} over {' '.join(s.datasets) or 'no rows'}"
+    summary = f"fine-tuning: {passes}, {s.batch_size} rows an update, learning rate {s.learning_rate:g}"
+    return Imported(draft, alone(cfg), problems.lines, summary, list(nothing))
 
 
 def toml_of(draft: Draft, head: list[str]) -> str:

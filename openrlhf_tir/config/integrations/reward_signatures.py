@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
 Name = Literal["ours", "verl", "verl_batch", "trl"]
@@ -94,25 +93,13 @@ def convention_of(function: Callable[..., Any], options: Collection[str] | None 
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return Convention("ours")  # a builtin: it cannot be asked
-    called = getattr(function, "__name__", type(function).__name__)
-    return _of(signature, _is_async(function), called, None if options is None else tuple(options))
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    function = inspect.unwrap(function)
-    called = None if inspect.isclass(function) else getattr(type(function), "__call__", None)  # noqa: B004
-    inner = getattr(function, "func", None)  # functools.partial
-    return any(inspect.iscoroutinefunction(f) for f in (function, called, inner) if f is not None)
-
-
-@lru_cache(maxsize=256)
-def _of(signature: inspect.Signature, is_async: bool, called: str, options: tuple[str, ...] | None) -> Convention:
+    is_async = _is_async(function)
     parameters = signature.parameters
     positional_only = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]
     by_keyword = tuple(n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
     required = tuple(n for n in by_keyword if parameters[n].default is inspect.Parameter.empty)
     any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    shown = f"{called}{signature}"
+    shown = f"{getattr(function, '__name__', type(function).__name__)}{signature}"
 
     def made(name: Name, given: Collection[str], whose: str) -> Convention:
         if positional_only:
@@ -153,6 +140,13 @@ def _of(signature: inspect.Signature, is_async: bool, called: str, options: tupl
             " the function reward_func"
         )
     return _ours(signature, shown, is_async)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    function = inspect.unwrap(function)
+    called = None if inspect.isclass(function) else getattr(type(function), "__call__", None)  # noqa: B004
+    inner = getattr(function, "func", None)  # functools.partial
+    return any(inspect.iscoroutinefunction(f) for f in (function, called, inner) if f is not None)
 
 
 def _ours(signature: inspect.Signature, shown: str, is_async: bool) -> Convention:

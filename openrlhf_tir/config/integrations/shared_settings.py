@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ...algorithms.losses import LOSSES
 from ...algorithms.losses.base import MAX_SEQUENCE_CLIP
+from ...errors import ConfigError
 from .recipe_draft import Draft
 
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+"""Numbers that YAML 1.1 reads as text: 1e-6 has no dot, or no sign in its exponent."""
 CALLS_OF_A_RESPONSE = 16
 """env.max_calls where the other project bounds them by the length alone."""
 
@@ -45,6 +49,30 @@ def existing_path(name: str, directories: Iterable[Path]) -> Path | None:
         except OSError:  # too long for a path
             continue
     return None
+
+
+def yaml_table(path: Path) -> dict[str, Any]:
+    """Return the table in a YAML or JSON file, with numbers such as 1e-6 as numbers; {} for a file that holds none.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    import yaml
+
+    try:
+        table = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+        raise ConfigError(f"{path} is no YAML that can be read: {str(e).splitlines()[0]}. Correct it.") from None
+    return with_numbers(table) if isinstance(table, dict) else {}
+
+
+def with_numbers(value: Any) -> Any:
+    """Return what a YAML file holds with numbers in place of what YAML 1.1 takes for texts, such as 1e-6."""
+    if isinstance(value, dict):
+        return {str(key): with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def say_not_named(draft: Draft, what: str, setting: str) -> None:

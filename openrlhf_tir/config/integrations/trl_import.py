@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,14 +39,12 @@ DEFAULTS: dict[str, Any] = OPTIMIZER_DEFAULTS | {
     "temperature": 1.0,
     "top_p": 1.0,
     "top_k": 0,
-    "min_p": None,
     "beta": 0.0,
     "epsilon": 0.2,
     "loss_type": "dapo",
     "scale_rewards": "group",
     "importance_sampling_level": "token",
     "save_steps": 500,
-    "eval_steps": None,
     "output_dir": "grpo",
     "vllm_importance_sampling_correction": True,
     "vllm_importance_sampling_mode": "sequence_mask",
@@ -158,6 +156,23 @@ def import_trl(
     set_outputs(draft, trl)
     if script.trainer not in ("GRPOTrainer", "RLOOTrainer"):
         draft.differs(f"{script.trainer}: trained as GRPOTrainer; pipeline.mode = 'pipeline' overlaps the rollout.")
+    say_what_is_left(script, recipe, trl, TAKEN, "see docs/coming_from_trl.md")
+    return recipe
+
+
+def say_what_is_left(
+    script: TrlScript, recipe: TrlRecipe, trl: TrlArguments, taken: Collection[str], advice: str
+) -> None:
+    """Say what of a script is not in its recipe.
+
+    Args:
+        script: The script.
+        recipe: Its recipe, complete but for these sentences.
+        trl: The arguments of the trainer's config, all that set something having been read.
+        taken: Arguments of the trainer itself that are read, or that need nothing here.
+        advice: What to do about the others.
+    """
+    draft = recipe.draft
     for note in script.notes:
         draft.differs(note)
     recipe.nothing = account_for_unread(trl, script, draft)
@@ -168,9 +183,8 @@ def import_trl(
     if script.quantised:
         draft.differs("The model is loaded in 4 or 8 bits: bf16 weights here (ds.param_dtype).")
     for key in script.arguments:
-        if key not in TAKEN:
-            draft.differs(f"{script.trainer}({key}=...): not taken over; see docs/coming_from_trl.md.")
-    return recipe
+        if key not in taken:
+            draft.differs(f"{script.trainer}({key}=...): not taken over; {advice}.")
 
 
 def set_run_dir(draft: Draft, name: str) -> None:
@@ -456,7 +470,6 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
     if trl("shuffle_dataset") is False:
         draft.set("data.shuffle", False)
     set_saves(draft, trl, max(1, rows // int(draft.settings["rollout.batch_size"])) * per if rows else None)
-    trl("eval_steps")
 
 
 def set_saves(draft: Draft, trl: TrlArguments, updates_of_epoch: int | None) -> None:

@@ -22,8 +22,8 @@ NEEDS_NOTHING = re.compile(
     "use_vllm|vllm_(mode|server_.*|group_port|gpu_memory_utilization|max_model_len(gth)?|tensor_parallel_size"
     "|enable_sleep_mode|enable_prefix_caching|model_impl|device|ascend_.*)|tf32|logging_.*|log_.*"
     "|remove_unused_columns|ds3_gather.*|disable_dropout|dataloader_.*|push_to_hub|hub_.*|save_strategy"
-    "|save_total_limit|save_only_model|overwrite_output_dir|per_device_eval_batch_size|eval_strategy|do_.*|run_name"
-    "|shuffle_dataset|use_liger.*|gradient_checkpointing_.*|attn_implementation|num_completions_to_print"
+    "|save_total_limit|save_only_model|overwrite_output_dir|per_device_eval_batch_size|eval_(steps|strategy)|do_.*"
+    "|run_name|shuffle_dataset|use_liger.*|gradient_checkpointing_.*|attn_implementation|num_completions_to_print"
     "|cache_implementation|generation_batch_size|steps_per_generation|ddp_.*|fsdp.*|pad_.*|dataset_num_proc"
     "|activation_offloading"
 )

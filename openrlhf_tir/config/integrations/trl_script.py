@@ -19,7 +19,7 @@ from ...errors import ConfigError
 from .python_script.function_names import function_names
 from .python_script.syntax import called
 from .python_script.values import UNKNOWN, SourceReader, literal
-from .shared_settings import existing_path
+from .shared_settings import existing_path, yaml_table
 from .trl_configs import PEFT_FLAGS, Reached
 
 TRAINERS = ("GRPOTrainer", "RLOOTrainer", "SFTTrainer", "AsyncGRPOTrainer")
@@ -218,20 +218,11 @@ def _config_file(name: Any, script: Path) -> dict[str, Any]:
     """
     if not isinstance(name, str):
         return {}
-    import yaml
-
-    here = next((path for path in (Path(name), script.parent / name) if path.is_file()), Path(name))
-    try:
-        table = yaml.safe_load(here.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        reason = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
-        raise ConfigError(
-            f"--config {name} cannot be read: {reason}. Give the path of the script's YAML file."
-        ) from None
-    if not isinstance(table, dict):
+    path = existing_path(name, (Path(), script.parent))
+    table = {} if path is None else yaml_table(path)
+    if not table:
         raise ConfigError(f"--config {name} holds no arguments by name. Give the path of the script's YAML file.")
-    # YAML 1.1 takes 1e-6 for a text.
-    return {str(key): _literal(value) if isinstance(value, str) else value for key, value in table.items()}
+    return table
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, Any]]:

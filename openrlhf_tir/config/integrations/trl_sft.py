@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .trl_import import TrlArguments, TrlRecipe, set_model, set_outputs, set_rows, set_run_dir, set_saves
-from .trl_left_out import account_for_unread
+from .recipe_draft import Draft
+from .trl_import import (
+    TrlArguments,
+    TrlRecipe,
+    say_what_is_left,
+    set_model,
+    set_outputs,
+    set_rows,
+    set_run_dir,
+    set_saves,
+)
 from .trl_optimizer import DEFAULTS as OPTIMIZER_DEFAULTS
 from .trl_optimizer import set_optimizer
 from .trl_script import TrlScript
@@ -21,6 +30,8 @@ DEFAULTS: dict[str, Any] = OPTIMIZER_DEFAULTS | {
     "save_steps": 500,
 }
 """What SFTConfig says of the arguments that are read here."""
+TAKEN = ("model", "args", "train_dataset", "eval_dataset", "processing_class", "tokenizer", "peft_config")
+"""Arguments of SFTTrainer that are read, or that need nothing here."""
 
 
 def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> TrlRecipe:
@@ -60,20 +71,11 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> T
     set_saves(draft, trl, None)
     set_outputs(draft, trl)
     _learned(draft, trl)
-    for other in script.others:
-        draft.differs(f"{other}: not in this recipe, which is of the last trainer that the script makes.")
-    for note in script.notes:
-        draft.differs(note)
-    recipe.nothing = account_for_unread(trl, script, draft)
-    for key in ("formatting_func", "data_collator", "callbacks", "compute_loss_func"):
-        if key in script.arguments:
-            draft.differs(
-                f"SFTTrainer({key}={script.source(key)}): not taken over; write the rows out as they should be."
-            )
+    say_what_is_left(script, recipe, trl, TAKEN, "write the rows out as they should be")
     return recipe
 
 
-def _learned(draft: Any, trl: TrlArguments) -> None:
+def _learned(draft: Draft, trl: TrlArguments) -> None:
     """Which tokens are learned: here the columns of a row say so."""
     if not trl("assistant_only_loss"):
         draft.differs(

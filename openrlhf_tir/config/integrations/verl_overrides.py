@@ -7,7 +7,6 @@ Values are typed as Hydra types them: numbers, true and false, null, lists and o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,16 +92,8 @@ def value_of(text: str) -> Any:
 
 
 def _table(text: str) -> dict[str, Any]:
-    try:
-        read = json.loads(f"{{{text}}}")
-        return read if isinstance(read, dict) else {}
-    except ValueError:
-        pass
-    out = {}
-    for part in _parts(text):
-        name, _, value = part.partition(":")
-        out[str(value_of(name))] = value_of(value)
-    return out
+    pairs = (part.partition(":") for part in _parts(text))
+    return {str(value_of(name)): value_of(value) for name, _, value in pairs}
 
 
 def _parts(text: str) -> Iterator[str]:

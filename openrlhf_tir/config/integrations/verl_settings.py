@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...errors import ConfigError
 from .bash_script import readable, unknowns
 from .recipe_draft import Draft
-from .shared_settings import existing_path, say_no_file
-from .verl_overrides import Overrides, flat, value_of
+from .shared_settings import existing_path, say_no_file, yaml_table
+from .verl_overrides import Overrides, flat
 from .verl_references import resolved
 
 MODEL = "actor_rollout_ref.model"
@@ -285,17 +284,8 @@ def _of_yaml_file(config: Mapping[str, str], directories: Sequence[Path], draft:
             " sets is not in this recipe. Give its path, or its values as overrides."
         )
         return {}
-    import yaml
-
-    try:
-        table = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise ConfigError(f"{path} is no YAML that can be read: {str(e).splitlines()[0]}. Correct it.") from None
-    if not isinstance(table, dict):
-        return {}
-    own = flat({name: value for name, value in table.items() if name not in ("hydra", "defaults")})
-    # YAML 1.1, which PyYAML reads, takes 1e-6 for a text; OmegaConf, which verl reads with, for a number.
-    return {name: value_of(value) if isinstance(value, str) else value for name, value in own.items()}
+    table = yaml_table(path)
+    return flat({name: value for name, value in table.items() if name not in ("hydra", "defaults")})
 
 
 def _with_names_of_here(values: dict[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping, Sequence
 
-from .syntax import bound_names, names_in, statements
+from .syntax import Definition, Function, bound_names, names_in, statements
 from .values import SourceReader
 
 LEFT_OUT = ("trl", "accelerate")
 """Packages whose names no reward function or tool needs; an import of them is not copied."""
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def code_of(reader: SourceReader, names: Sequence[str], made: Mapping[str, str] | None = None) -> str:
@@ -52,7 +51,7 @@ def _needed(tree: ast.Module, names: Sequence[str], more: Sequence[str]) -> tupl
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         for member in node.body
-        if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(member, Function)
     }
     assigned = {
         target.id: node

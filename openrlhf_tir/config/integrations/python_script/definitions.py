@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from .syntax import names_in, statements
-
-FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+from .syntax import Function, names_in, statements
 
 
 class Definitions:
@@ -28,11 +26,11 @@ class Definitions:
         self.tree = tree
         self.directory = directory
         self.modules = {}
-        self._functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+        self._functions: dict[str, Function] = {}
         self._classes: dict[str, ast.ClassDef] = {}
         self._imported: dict[str, tuple[str, str]] = {}
         for node in ast.walk(tree):  # the outermost first
-            if isinstance(node, FUNCTIONS):
+            if isinstance(node, Function):
                 self._functions.setdefault(node.name, node)
             elif isinstance(node, ast.ClassDef):
                 self._classes.setdefault(node.name, node)
@@ -88,13 +86,13 @@ class Definitions:
     def _methods(self, name: str) -> list[str]:
         """Return the names of the methods of one of the script's classes; [] for another name."""
         made = self._classes.get(name)
-        return [member.name for member in made.body if isinstance(member, FUNCTIONS)] if made else []
+        return [member.name for member in made.body if isinstance(member, Function)] if made else []
 
     def function(self, name: str) -> ast.FunctionDef | None:
         """Return the definition of a function at the script's top level."""
         return next((n for n in self.tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
 
-    def _reward_function(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    def _reward_function(self, name: str) -> Function | None:
         """Return the definition of a function anywhere in the script, or in a module that was read."""
         if name in self.modules:
             return self.modules[name]._reward_function(name)

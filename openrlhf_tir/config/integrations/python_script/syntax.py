@@ -7,6 +7,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 Tests = tuple[ast.expr, ...]
 """The conditions under which a statement is executed: all of them hold."""
 
@@ -29,7 +31,7 @@ def statements(
     """
     for statement in body:
         yield statement, tests
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not into_functions:
+        if isinstance(statement, Definition) and not into_functions:
             continue
         if isinstance(statement, ast.If):
             otherwise = (*tests, ast.UnaryOp(ast.Not(), statement.test))
@@ -51,15 +53,11 @@ def names_in(source: str) -> list[str]:
 
 def bound_names(node: ast.stmt) -> set[str]:
     """Return the names that a function binds itself: arguments, what it assigns, functions inside of it."""
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if not isinstance(node, Function):
         return set()
     arguments = [n.arg for n in ast.walk(node.args) if isinstance(n, ast.arg)]
     stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    inner = [
-        n.name
-        for n in ast.walk(node)
-        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and n is not node
-    ]
+    inner = [n.name for n in ast.walk(node) if isinstance(n, Definition) and n is not node]
     return {*arguments, *stored, *inner}
 
 
@@ -95,13 +93,14 @@ def bindings(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
 
 def added_to(statement: ast.stmt, name: str) -> ast.expr | None:
     """Return what a statement adds to the list of a name; None where it adds nothing."""
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-        return statement.value if isinstance(statement.target, ast.Name) and statement.target.id == name else None
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
-        return None
-    of_name = isinstance(call.func.value, ast.Name) and call.func.value.id == name
-    return call.args[0] if of_name and called(call) in ("append", "extend") else None
+    match statement:
+        case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=added):
+            return added if target == name else None
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id=target), attr="append" | "extend"), args=[added, *_])
+        ):
+            return added if target == name else None
+    return None
 
 
 def put_into(statement: ast.stmt, name: str) -> ast.expr | None:
@@ -109,21 +108,18 @@ def put_into(statement: ast.stmt, name: str) -> ast.expr | None:
 
     None where it puts nothing into it.
     """
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    if isinstance(statement, ast.Assign) and isinstance(target, ast.Subscript):
-        of_name = isinstance(target.value, ast.Name) and target.value.id == name
-        return ast.copy_location(ast.Dict([target.slice], [statement.value]), statement) if of_name else None
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.BitOr):
-        return statement.value if isinstance(statement.target, ast.Name) and statement.target.id == name else None
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or called(call) != "update":
-        return None
-    if not isinstance(call.func.value, ast.Name) or call.func.value.id != name:
-        return None
-    keys: list[ast.expr | None] = [None for _ in call.args]
-    keys += [ast.Constant(k.arg) if k.arg else None for k in call.keywords]
-    table = ast.Dict(keys, [*call.args, *(k.value for k in call.keywords)])
-    return ast.fix_missing_locations(ast.copy_location(table, call))
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=target), slice=key), *_], value=value):
+            table: ast.expr = ast.Dict([key], [value])
+        case ast.AugAssign(target=ast.Name(id=target), op=ast.BitOr(), value=table):
+            pass
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=target), attr="update")) as call):
+            keys: list[ast.expr | None] = [None for _ in call.args]
+            keys += [ast.Constant(k.arg) if k.arg else None for k in call.keywords]
+            table = ast.Dict(keys, [*call.args, *(k.value for k in call.keywords)])
+        case _:
+            return None
+    return ast.fix_missing_locations(ast.copy_location(table, statement)) if target == name else None
 
 
 def has_target_in(statement: ast.stmt, name: str) -> bool:
@@ -135,18 +131,6 @@ def has_target_in(statement: ast.stmt, name: str) -> bool:
         targets = [statement.target]
     parts = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Subscript)]
     return any(not isinstance(part.ctx, ast.Load) and root_name(part) == name for part in parts)
-
-
-def is_environ(node: ast.expr) -> bool:
-    """Return True for an expression that reads a variable of the environment."""
-    target = node.value if isinstance(node, ast.Subscript) else node.func if isinstance(node, ast.Call) else None
-    return target is not None and ast.unparse(target) in (
-        "os.environ",
-        "os.environ.get",
-        "os.getenv",
-        "getenv",
-        "environ.get",
-    )
 
 
 def at_line(node: ast.expr, line: int) -> ast.expr:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import operator
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ....errors import ConfigError
+from ..shared_settings import existing_path, yaml_table
 from .definitions import Definitions
-from .syntax import Tests, bindings, called, has_target_in, is_environ, put_into, root_name, statements
+from .syntax import Tests, bindings, called, has_target_in, put_into, root_name, statements
 
 UNKNOWN = object()
 """The value of an expression that only a run can tell."""
@@ -53,13 +54,8 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda item, items: item in items,
     ast.NotIn: lambda item, items: item not in items,
 }
-_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-"""Numbers that YAML 1.1 reads as text: 1e-6 has no dot, or no sign in its exponent."""
-
-
-def yaml_number(value: Any) -> Any:
-    """Return a value of a YAML file, with a number such as 1e-6 as a number."""
-    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+ENVIRONMENT = ("os.environ.get", "os.getenv", "getenv", "environ.get")
+"""Functions that read a variable of the environment."""
 
 
 def literal(node: ast.expr) -> Any:
@@ -79,6 +75,16 @@ def _computed(node: ast.BinOp, left: Any, right: Any) -> Any:
     try:
         return ARITHMETIC[type(node.op)](left, right)
     except ArithmeticError:
+        return UNKNOWN
+
+
+def _compared(sign: ast.cmpop, left: Any, right: Any) -> Any:
+    """Return the value of a comparison of two values; UNKNOWN where it has none."""
+    if left is UNKNOWN or right is UNKNOWN:
+        return UNKNOWN
+    try:
+        return COMPARISONS[type(sign)](left, right)
+    except TypeError:
         return UNKNOWN
 
 
@@ -102,6 +108,8 @@ class SourceReader(Definitions):
         self._values: dict[str, list[tuple[int, ast.expr, Tests]]] = {}
         """All values that each name is given, each with the last line of the statement and the conditions of it, in the
         order of the lines."""
+        self._depth = 0
+        """How many expressions the one that is being evaluated is inside of."""
         self._deciding: set[int] = set()
         """Ids of the conditions that are being evaluated, whose own names may be set under them."""
         self._parameters = self._bound_parameters()
@@ -174,16 +182,12 @@ class SourceReader(Definitions):
 
     def assignment_before(self, name: str, line: float) -> ast.Assign | None:
         """Return the last assignment to a name before a line; None where there is none."""
-        found = [
-            statement
-            for statement, tests in self._statements
-            if isinstance(statement, ast.Assign)
-            and isinstance(statement.targets[0], ast.Name)
-            and statement.targets[0].id == name
-            and statement.lineno < line
-            and self.may_hold(tests)
-        ]
-        return max(found, key=lambda statement: statement.lineno) if found else None
+        for statement, tests in reversed(self._statements):
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=target), *_], lineno=at):
+                    if target == name and at < line and self.may_hold(tests):
+                        return statement
+        return None
 
     def may_hold(self, tests: Tests) -> bool:
         """Return False if one of the conditions is known not to hold."""
@@ -332,122 +336,112 @@ class SourceReader(Definitions):
             others = {name for name in configs if all(made is not given for _, made, _ in self._values[name])}
         if isinstance(trainers_args, ast.Name):
             configs.add(trainers_args.id)
-        return {
-            node.targets[0].attr: self.value(node.value)
-            for node, tests in self._statements
-            if isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Attribute)
-            and isinstance(node.targets[0].value, ast.Name)
-            and (node.targets[0].value.id in configs or "args" in node.targets[0].value.id)
-            and node.targets[0].value.id not in others
-            and self.may_hold(tests)
-        }
+        later = {}
+        for statement, tests in self._statements:
+            match statement:
+                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name), *_], value=value):
+                    is_config = owner in configs or "args" in owner
+                    if is_config and owner not in others and self.may_hold(tests):
+                        later[name] = self.value(value)
+        return later
 
-    def value(self, node: ast.expr, depth: int = 0) -> Any:
-        """Return an expression's value, UNKNOWN where only a run can tell.
-
-        Args:
-            node: The expression.
-            depth: How many expressions this one is inside of.
-        """
-        if depth > MAX_DEPTH:
+    def value(self, node: ast.expr) -> Any:
+        """Return an expression's value, UNKNOWN where only a run can tell."""
+        if self._depth > MAX_DEPTH:
             return UNKNOWN
-        if is_environ(node):
-            return self._of_environment(node, depth)
-        inside = depth + 1
+        self._depth += 1
+        try:
+            return self._value(node)
+        finally:
+            self._depth -= 1
+
+    def _value(self, node: ast.expr) -> Any:
         match node:
             case ast.Name(id="__name__"):
                 return "__main__"
             case ast.Name() if (held := self.given(node)) is not None:
-                value = self.value(held, inside)
-                return self._filled(node, held, value, depth) if isinstance(value, dict) else value
+                value = self.value(held)
+                return self._filled(node, held, value) if isinstance(value, dict) else value
             case ast.Attribute(value=ast.Name(), attr=name) if name in self.flags:  # model_args.model_name_or_path
                 return self.flags[name]
             case ast.Attribute(value=ast.Name(id="torch"), attr="bfloat16" | "float16" | "float32" as dtype):
                 return dtype
             case ast.Attribute() if (held := self.given(node)) is not None:
-                return self.value(held, inside)
+                return self.value(held)
             case ast.Call():
-                return self._of_call(node, depth)
-            case ast.IfExp():
-                test = self.value(node.test, inside)
-                return UNKNOWN if test is UNKNOWN else self.value(node.body if test else node.orelse, inside)
+                return self._of_call(node)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                holds = self.value(test)
+                return UNKNOWN if holds is UNKNOWN else self.value(body if holds else orelse)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                negated = self.value(operand, inside)
+                negated = self.value(operand)
                 return UNKNOWN if negated is UNKNOWN else not negated
             case ast.BoolOp():
-                return self._first_that_decides(node, depth)
-            case ast.Compare() if len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
-                return self._compared(node, depth)
+                return self._first_that_decides(node)
+            case ast.Compare(ops=[sign], comparators=[right]) if type(sign) in COMPARISONS:
+                return _compared(sign, self.value(node.left), self.value(right))
             case ast.JoinedStr(values=parts):
-                texts = [self.value(p.value if isinstance(p, ast.FormattedValue) else p, inside) for p in parts]
+                texts = [self.value(p.value if isinstance(p, ast.FormattedValue) else p) for p in parts]
                 return UNKNOWN if any(text is UNKNOWN for text in texts) else "".join(map(str, texts))
-            case ast.Subscript(value=table):  # CONFIG["lr"]
-                return self._item(table, [node.slice], depth, UNKNOWN)
+            case ast.Subscript(value=table, slice=key) if ast.unparse(table) == "os.environ":
+                return self._of_environment([key], UNKNOWN)
+            case ast.Subscript(value=table, slice=key):  # CONFIG["lr"]
+                return self._item(table, [key], UNKNOWN)
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                values = [self.value(part, inside) for part in parts]
+                values = [self.value(part) for part in parts]
                 return UNKNOWN if any(value is UNKNOWN for value in values) else values
             case ast.Dict():
-                return self._table(node, depth)
+                return self._table(node)
             case ast.BinOp(left=left, right=right) if type(node.op) in ARITHMETIC:
-                return _computed(node, self.value(left, inside), self.value(right, inside))
+                return _computed(node, self.value(left), self.value(right))
         return literal(node)
 
-    def _of_call(self, call: ast.Call, depth: int) -> Any:
+    def _of_call(self, call: ast.Call) -> Any:
         """Return the value of a call of one of the few functions whose results reading tells."""
         name = called(call)
         table = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if ast.unparse(call.func) in ENVIRONMENT:
+            return self._of_environment(call.args)
         if name in READERS and len(call.args) == 1:
-            return self._file_table(call.args[0], depth)
+            return self._file_table(call.args[0])
         if name in CASTS and len(call.args) == 1:
-            return self._cast(name, self.value(call.args[0], depth + 1))
+            return self._cast(name, self.value(call.args[0]))
         if table is not None and name == "get" and call.args:
-            return self._item(table, call.args, depth)
+            return self._item(table, call.args)
         if table is not None and name in MOVES:  # from_pretrained(name).to("cuda")
-            return self.value(table, depth + 1)
+            return self.value(table)
         if name in LOADERS:  # the model's name, where a model is meant
             named = [k.value for keyword in MODEL_KEYWORDS for k in call.keywords if k.arg == keyword]
             first = [*call.args[:1], *named]
-            return self.value(first[0], depth + 1) if first else UNKNOWN
+            return self.value(first[0]) if first else UNKNOWN
         if name == "dict" and not call.args:
             return self.keywords(call)
         return literal(call)
 
-    def _first_that_decides(self, node: ast.BoolOp, depth: int) -> Any:
+    def _first_that_decides(self, node: ast.BoolOp) -> Any:
         """Return the value of `a or b`, `a and b`."""
         wanted = isinstance(node.op, ast.Or)
         value: Any = UNKNOWN
         for part in node.values:
-            value = self.value(part, depth + 1)
+            value = self.value(part)
             if value is UNKNOWN or bool(value) == wanted:
                 return value
         return value
 
-    def _compared(self, node: ast.Compare, depth: int) -> Any:
-        """Return the value of a comparison of two values."""
-        left, right = self.value(node.left, depth + 1), self.value(node.comparators[0], depth + 1)
-        if left is UNKNOWN or right is UNKNOWN:
-            return UNKNOWN
-        try:
-            return COMPARISONS[type(node.ops[0])](left, right)
-        except TypeError:
-            return UNKNOWN
-
-    def _item(self, table: ast.expr, arguments: Sequence[ast.expr], depth: int, missing: Any = None) -> Any:
+    def _item(self, table: ast.expr, arguments: Sequence[ast.expr], missing: Any = None) -> Any:
         """Return table.get(key, default); UNKNOWN where table or key is not known.
 
         Args:
             table: The table.
             arguments: The key, and the default where there is one.
-            depth: How many expressions this one is inside of.
             missing: What is given for a key that is not there, without a default.
         """
-        items, key = self.value(table, depth + 1), self.value(arguments[0], depth + 1)
+        items, key = self.value(table), self.value(arguments[0])
         if not isinstance(items, dict) or not isinstance(key, str):
             return UNKNOWN
         if key in items:
             return items[key]
-        return self.value(arguments[1], depth + 1) if len(arguments) > 1 else missing
+        return self.value(arguments[1]) if len(arguments) > 1 else missing
 
     def _cast(self, kind: str, value: Any) -> Any:
         """Return int(value) and the like; UNKNOWN where that cannot be known or would fail."""
@@ -458,59 +452,53 @@ class SourceReader(Definitions):
         except (ValueError, TypeError, OverflowError):
             return UNKNOWN
 
-    def _of_environment(self, node: ast.expr, depth: int) -> Any:
-        """Return os.environ["X"], os.environ.get("X", default) and os.getenv("X", default) in this environment."""
-        words = [node.slice] if isinstance(node, ast.Subscript) else node.args if isinstance(node, ast.Call) else []
-        values = [self.value(word, depth + 1) for word in words]
+    def _of_environment(self, words: Sequence[ast.expr], missing: Any = None) -> Any:
+        """Return the variable of this environment that `os.environ.get(name, default)` and its like read."""
+        values = [self.value(word) for word in words]
         if not values or not isinstance(values[0], str):
             return UNKNOWN
-        missing = UNKNOWN if isinstance(node, ast.Subscript) else values[1] if len(values) > 1 else None
-        return os.environ.get(values[0], missing)
+        return os.environ.get(values[0], values[1] if len(values) > 1 else missing)
 
-    def _table(self, node: ast.Dict, depth: int) -> Any:
+    def _table(self, node: ast.Dict) -> Any:
         """Return a dict whose keys are all known. A value that is not known stays UNKNOWN."""
         table: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
-            read = self.value(value, depth + 1)
+            read = self.value(value)
             if key is None:  # **other
                 if not isinstance(read, dict):
                     return UNKNOWN
                 table |= read
                 continue
-            name = self.value(key, depth + 1)
+            name = self.value(key)
             if name is UNKNOWN or isinstance(name, list | dict):
                 return UNKNOWN
             table[name] = read
         return table
 
-    def _file_table(self, file: ast.expr, depth: int) -> Any:
+    def _file_table(self, file: ast.expr) -> Any:
         """Return the table in the YAML or JSON file that is opened; UNKNOWN where there is none."""
-        import yaml
-
         opened = self.given(file) if isinstance(file, ast.Name) else file
         while isinstance(opened, ast.Call) and isinstance(opened.func, ast.Attribute):
             if called(opened) not in ("read", "read_text", "open"):
                 return UNKNOWN
             opened = opened.func.value
         words = opened.args[:1] if isinstance(opened, ast.Call) and called(opened) in ("open", "Path") else []
-        name = self.value(words[0], depth + 1) if words else UNKNOWN
+        name = self.value(words[0]) if words else UNKNOWN
         if not isinstance(name, str):
             return UNKNOWN
-        here = next((path for path in (Path(name), self.directory / name) if path.is_file()), Path(name))
+        path = existing_path(name, (Path(), self.directory))
         try:
-            table = yaml.safe_load(here.read_text(encoding="utf-8-sig"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            return UNKNOWN if path is None else yaml_table(path) or UNKNOWN
+        except ConfigError:
             return UNKNOWN
-        return {str(key): yaml_number(value) for key, value in table.items()} if isinstance(table, dict) else UNKNOWN
 
-    def _filled(self, name: ast.Name, made: ast.expr, table: dict[Any, Any], depth: int) -> dict[Any, Any]:
+    def _filled(self, name: ast.Name, made: ast.expr, table: dict[Any, Any]) -> dict[Any, Any]:
         """Return the table of a name with what statements put into it before it is used.
 
         Args:
             name: The name, where it is used.
             made: The expression that it was given.
             table: The value of that expression.
-            depth: How many expressions this one is inside of.
         """
         filled = dict(table)
         first = self._first_line(name, made)
@@ -520,7 +508,7 @@ class SourceReader(Definitions):
             if not self.may_hold(tests):
                 continue
             more = put_into(statement, name.id)
-            added = UNKNOWN if more is None else self.value(more, depth + 1)
+            added = UNKNOWN if more is None else self.value(more)
             if not isinstance(added, dict):
                 self.notes.append(
                     f"line {statement.lineno}: {ast.unparse(statement)[:120]}: only a run can tell what it changes."

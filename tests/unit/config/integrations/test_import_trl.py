@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.config.fine_tuning import RANKS_OF
-from openrlhf_tir.config.integrations.python_script.values import yaml_number as number
+from openrlhf_tir.config.integrations.shared_settings import with_numbers
 from openrlhf_tir.config.method_summary import method_summary
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.rules import violations_of_fine_tuning
@@ -779,7 +779,7 @@ def test_a_list_that_is_made_of_itself_is_read(imported):
 
 
 def test_texts_of_a_yaml_file_that_look_like_numbers_stay_texts():
-    assert [number(value) for value in ("1e-6", "3E5", "2024", "001", "nan", "inf", 7)] == [
+    assert with_numbers(["1e-6", "3E5", "2024", "001", "nan", "inf", 7]) == [
         1e-6,
         3e5,
         "2024",

@@ -19,10 +19,11 @@ from openrlhf_tir.cli.exit_codes import DONE, MISTAKE, NO
 from openrlhf_tir.cli.import_openrlhf import recipe_of
 from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.integrations.bash_script import read_script
-from openrlhf_tir.config.integrations.openrlhf_commands import Call, calls_of
+from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY, TRAIN_SFT
 from openrlhf_tir.config.integrations.rehearsal import rehearse
+from openrlhf_tir.config.integrations.script_call import Call, gpus_of_launcher
 from openrlhf_tir.config.settings import load
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -153,7 +154,7 @@ def test_arrays_with_comments_and_the_names_of_0_10_give_grpo():
 
 def test_fine_tuning_from_a_here_document_has_openrlhfs_defaults():
     (call,) = calls("sft_heredoc.sh")
-    assert call.program == "train_sft" and call.gpus == 4
+    assert call.program == "train_sft" and gpus_of_launcher(call.launcher) == 4
     recipe, _ = recipe_of(call, Source("sft.sh", []))
     expected = {
         "sft.dataset": "my-org/instructions",
@@ -187,12 +188,12 @@ def test_fine_tuning_from_a_here_document_has_openrlhfs_defaults():
     ],
 )
 def test_the_launcher_says_how_many_gpus_a_node_has(launcher, gpus):
-    assert Call("train_sft", tuple(launcher.split()), (), 1).gpus == gpus
+    assert gpus_of_launcher(launcher.split()) == gpus
 
 
 def test_a_slurm_wrapper_leads_to_the_script_that_it_sources():
     (call,) = calls("slurm_wrapper.sh")
-    assert call.program == "train_sft" and call.gpus == 8
+    assert call.program == "train_sft" and gpus_of_launcher(call.launcher) == 8
     assert "my-org/instructions" in call.words
 
 
