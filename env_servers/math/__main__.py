@@ -15,7 +15,8 @@ from env_servers.flags import command_parser
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
-from openrlhf_tir.rewards.workers import Workers
+from openrlhf_tir.rewards.workers import Limits, Workers
+from openrlhf_tir.waiting.deadlines import Deadline
 
 from .env import MathEnv
 from .verifier import Verifier
@@ -71,8 +72,10 @@ def main() -> None:
             f" {args.verify_timeout:g}. Raise it."
         )
     run_copies(args)
-    names = {"cpu_name": "--verify-timeout", "wall_name": "--verify-deadline", "count_name": "--workers"}
-    workers = Workers(args.workers, args.verify_timeout, args.verify_deadline, **names)
+    limits = Limits(
+        Deadline(args.verify_deadline, "--verify-deadline"), Deadline(args.verify_timeout, "--verify-timeout")
+    )
+    workers = Workers(args.workers, limits, count_name="--workers")
     asyncio.run(workers.warm())
     verifier = Verifier(workers)
 

@@ -78,10 +78,10 @@ class UserFilter(UserFunction):
         Raises:
             FilterError: The filter raised, or did not return a verdict.
         """
-        function = plugins.load(FILTER, self.name)
-        with accept.named(FILTER, self.name, function, FilterError):
-            result = function(group, options)
-        return accept.verdict(result, FILTER, self.name, function)
+        loaded = accept.LoadedFunction.load(FILTER, self.name, FilterError)
+        with loaded.guarded():
+            result = loaded.function(group, options)
+        return accept.verdict(result, loaded)
 
 
 def filters_of(settings: Filter) -> list[GroupFilter | UserFilter]:

@@ -61,14 +61,12 @@ class SampleFilter(UserFunction):
         Raises:
             FilterError: The filter raised, or returned something else than a reason.
         """
-        function = plugins.load(SAMPLE_FILTER, self.name)
-        with accept.named(SAMPLE_FILTER, self.name, function, FilterError):
-            reasons = [function(trajectory, options) for trajectory in group.valid]
+        loaded = accept.LoadedFunction.load(SAMPLE_FILTER, self.name, FilterError)
+        with loaded.guarded():
+            reasons = [loaded.function(trajectory, options) for trajectory in group.valid]
         for reason in reasons:
             if not isinstance(reason, str):
-                raise accept.wrong_result(
-                    SAMPLE_FILTER, self.name, function, f"it returned {reason!r}, not a reason", FilterError
-                )
+                raise loaded.wrong_result(f"it returned {reason!r}, not a reason")
             if reason:
-                accept.check_reason(reason, SAMPLE_FILTER, self.name, function)
+                accept.check_reason(reason, loaded)
         return reasons

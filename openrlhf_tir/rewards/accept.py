@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import ConfigError, FilterError, InfraError, MethodError, RewardError, VerifierError
+from ..errors import ConfigError, InfraError, MethodError, VerifierError
 from ..types import Group, RewardParts, Verdict
 from ..user_code import plugins
 from ..user_code.failures import Overrun, Starved, described, is_outage, traceback_of, user_code_errors
@@ -28,51 +28,65 @@ SHOWN = 120
 """Characters of a wrong value that a message shows."""
 
 
-@contextmanager
-def named(place: plugins.Place, name: str, function: Callable[..., Any], error: type[MethodError]):
-    """Turn an exception that `function` raises in this block into `error`, with its line and traceback.
+class LoadedFunction(NamedTuple):
+    """A function that a setting names, and how its failures are reported.
 
-    The project's own errors pass unchanged. A service that does not answer the function, and a machine that has no core
-    for it, are infrastructure.
-
-    Args:
+    Attributes:
         place: What kind of function it is.
         name: Its name in the configuration.
         function: The function.
-        error: The class of the error.
-
-    Raises:
-        MethodError: The function raised an exception, or took too long.
-        VerifierError: Infrastructure failed.
+        error: The class of the errors.
     """
-    try:
-        yield
-    except (InfraError, ConfigError):
-        raise
-    except user_code_errors() as raised:
-        file = plugins.source_file(function)
-        location = plugins.raised_at(raised, file) or plugins.location(function)
-        message = f"{place.setting} = {name!r}: {location}: {described(raised)}."
-        if isinstance(raised, Exception) and is_outage(raised):
-            raise VerifierError(f"{message} What it asks does not answer.") from raised
-        if isinstance(raised, Starved):
-            starved = VerifierError(f"{message} Give the machine more cores, or raise the deadline.")
-            starved.out_of_time = True
-            raise starved from raised
-        remedy = "It is a bug in that line, or a row of the data that it does not expect."
-        if isinstance(raised, Overrun):
-            remedy = "Make it quicker, or raise that."
-        failure = error(f"{message} {remedy}")
-        failure.user_traceback = traceback_of(raised, file)
-        failure.out_of_time = isinstance(raised, Overrun)
-        raise failure from raised
 
+    place: plugins.Place
+    name: str
+    function: Callable[..., Any]
+    error: type[MethodError]
 
-def wrong_result(
-    place: plugins.Place, name: str, function: Callable[..., Any], fault: str, error: type[MethodError]
-) -> MethodError:
-    """Return the error for a result that cannot be used, with the function's file and line."""
-    return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {fault}. {place.described}")
+    @classmethod
+    def load(cls, place: plugins.Place, name: str, error: type[MethodError]) -> LoadedFunction:
+        """Load a function by its name. Raises ConfigError if it cannot be loaded."""
+        return cls(place, name, plugins.load(place, name), error)
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn an exception that the function raises in this block into `error`, with its line and traceback.
+
+        The project's own errors pass unchanged. A service that does not answer the function, and a machine that has no
+        core for it, are infrastructure.
+
+        Raises:
+            MethodError: The function raised an exception, or took too long.
+            VerifierError: Infrastructure failed.
+        """
+        try:
+            yield
+        except (InfraError, ConfigError):
+            raise
+        except user_code_errors() as raised:
+            file = plugins.source_file(self.function)
+            location = plugins.raised_at(raised, file) or plugins.location(self.function)
+            message = f"{self.place.setting} = {self.name!r}: {location}: {described(raised)}."
+            if isinstance(raised, Exception) and is_outage(raised):
+                raise VerifierError(f"{message} What it asks does not answer.") from raised
+            if isinstance(raised, Starved):
+                starved = VerifierError(f"{message} Give the machine more cores, or raise the deadline.")
+                starved.out_of_time = True
+                raise starved from raised
+            remedy = "It is a bug in that line, or a row of the data that it does not expect."
+            if isinstance(raised, Overrun):
+                remedy = "Make it quicker, or raise that."
+            failure = self.error(f"{message} {remedy}")
+            failure.user_traceback = traceback_of(raised, file)
+            failure.out_of_time = isinstance(raised, Overrun)
+            raise failure from raised
+
+    def wrong_result(self, fault: str) -> MethodError:
+        """Return the error for a result that cannot be used, with the function's file and line."""
+        place = self.place
+        return self.error(
+            f"{place.setting} = {self.name!r}: {plugins.location(self.function)}: {fault}. {place.described}"
+        )
 
 
 def finite_number(value: Any) -> float | None:
@@ -86,48 +100,35 @@ def finite_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def reward_parts(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> RewardParts:
+def reward_parts(result: Any, loaded: LoadedFunction) -> RewardParts:
     """Return what a reward returned, as RewardParts.
 
     Args:
         result: (reward, correct, parts) with finite numbers, or one finite number, which is correct if above 0.
-        place: What kind of function it is.
-        name: Its name in the configuration.
-        function: The function.
+        loaded: The reward.
 
     Raises:
         RewardError: It is something else.
     """
-
-    def error_for(fault: str) -> MethodError:
-        return wrong_result(place, name, function, fault, RewardError)
-
-    if isinstance(result, tuple) and len(result) == 3:
-        reward, correct, parts = result
-    else:
-        reward = result
-        correct = None
-        parts = {}
+    reward, correct, parts = result if isinstance(result, tuple) and len(result) == 3 else (result, None, {})
     value = finite_number(reward)
     if value is None:
-        is_number = isinstance(reward, numbers.Real)
-        raise error_for(f"the reward is {show(reward)}" + (", not finite" if is_number else ", not a number"))
+        fault = "not finite" if isinstance(reward, numbers.Real) else "not a number"
+        raise loaded.wrong_result(f"the reward is {show(reward)}, {fault}")
     correct_value = float(value > 0) if correct is None else finite_number(correct)
     if correct_value is None:
-        raise error_for(f"`correct` is {show(correct)}, not True or False")
+        raise loaded.wrong_result(f"`correct` is {show(correct)}, not True or False")
     if not isinstance(parts, Mapping):
-        raise error_for(f"`parts` is {show(parts)}, not a dict of numbers")
+        raise loaded.wrong_result(f"`parts` is {show(parts)}, not a dict of numbers")
     part_values = {}
     for part, part_value in parts.items():
         if not isinstance(part, str) or (number := finite_number(part_value)) is None:
-            raise error_for(f"parts[{part!r}] is {show(part_value)}, not a finite number")
+            raise loaded.wrong_result(f"parts[{part!r}] is {show(part_value)}, not a finite number")
         part_values[part] = number
     return RewardParts(value, bool(correct_value), part_values)
 
 
-def group_rewards(
-    result: Any, group: Group, place: plugins.Place, name: str, function: Callable[..., Any]
-) -> list[float]:
+def group_rewards(result: Any, group: Group, loaded: LoadedFunction) -> list[float]:
     """Return what a group reward returned: one finite number for each valid trajectory.
 
     Raises:
@@ -135,26 +136,18 @@ def group_rewards(
     """
     n = len(group.valid)
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Sequence | np.ndarray):
-        raise wrong_result(place, name, function, f"it returned {show(result)}, not a list of numbers", RewardError)
+        raise loaded.wrong_result(f"it returned {show(result)}, not a list of numbers")
     if len(result) != n:
-        raise wrong_result(
-            place, name, function, f"it returned {len(result)} rewards for {n} valid trajectories", RewardError
-        )
+        raise loaded.wrong_result(f"it returned {len(result)} rewards for {n} valid trajectories")
     values = []
     for index, reward in enumerate(result):
         if (value := finite_number(reward)) is None:
-            raise wrong_result(
-                place,
-                name,
-                function,
-                f"the reward of trajectory {index} is {show(reward)}, not a finite number",
-                RewardError,
-            )
+            raise loaded.wrong_result(f"the reward of trajectory {index} is {show(reward)}, not a finite number")
         values.append(value)
     return values
 
 
-def verdict(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> Verdict:
+def verdict(result: Any, loaded: LoadedFunction) -> Verdict:
     """Return what a filter returned: (keep, reason), with a reason if the group is dropped.
 
     Raises:
@@ -166,29 +159,27 @@ def verdict(result: Any, place: plugins.Place, name: str, function: Callable[...
         and isinstance(result[0], bool | np.bool_)
         and isinstance(result[1], str)
     ):
-        raise wrong_result(place, name, function, f"it returned {show(result)}, not (keep, reason)", FilterError)
+        raise loaded.wrong_result(f"it returned {show(result)}, not (keep, reason)")
     keep, reason = result
-    if not keep and not reason:
-        raise wrong_result(
-            place, name, function, "it drops a group without a reason, and the reason is the metric's name", FilterError
-        )
-    if not keep:
-        check_reason(reason, place, name, function)
-    return Verdict(bool(keep), "" if keep else reason)
+    if keep:
+        return Verdict(True, "")
+    if not reason:
+        raise loaded.wrong_result("it drops a group without a reason, and the reason is the metric's name")
+    check_reason(reason, loaded)
+    return Verdict(False, reason)
 
 
-def check_reason(reason: str, place: plugins.Place, name: str, function: Callable[..., Any]) -> None:
+def check_reason(reason: str, loaded: LoadedFunction) -> None:
     """Check that a metric can be named after a reason.
 
     Raises:
         FilterError: It cannot.
     """
     if not REASON.fullmatch(reason):
-        fault = (
+        raise loaded.wrong_result(
             f"its reason is {show(reason)}, and a metric is named after it:"
             " use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
         )
-        raise wrong_result(place, name, function, fault, FilterError)
 
 
 def show(value: Any) -> str:

@@ -15,12 +15,12 @@ class RewardLimits(NamedTuple):
     """Limits of a pool's calls.
 
     Attributes:
-        check_s: Wall-clock seconds of one check; None: as reward.verify_timeout_s says.
+        check: Deadline of one check; None: as reward.verify_timeout_s says.
         remote: Deadline of one call of a remote reward.
         remote_retries: How often a reward server that is unreachable, busy or broken is asked again: OpenRLHF's number.
     """
 
-    check_s: float | None = None
+    check: Deadline | None = None
     remote: Deadline = REMOTE
     remote_retries: int = 4
 

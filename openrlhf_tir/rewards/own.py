@@ -6,10 +6,9 @@ wrong result becomes an error with file and line there as well, because the trac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from ..config.integrations.reward_signatures import convention_of
 from ..errors import ConfigError, RewardError
@@ -22,16 +21,16 @@ from .context import RewardContext
 
 
 @contextmanager
-def _accepted(place: plugins.Place, name: str, function: Callable[..., Any]) -> Iterator[None]:
+def _accepted(loaded: accept.LoadedFunction) -> Iterator[None]:
     """Turn whatever goes wrong in this block into a RewardError with file and line."""
     fault = None
-    with accept.named(place, name, function, RewardError):
+    with loaded.guarded():
         try:
             yield
         except foreign.WrongResult as error:
             fault = str(error)
     if fault is not None:
-        raise accept.wrong_result(place, name, function, fault, RewardError)
+        raise loaded.wrong_result(fault)
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,14 @@ class OwnReward(UserFunction):
     def __call__(
         self, trajectory: Trajectory, task: Task, context: RewardContext
     ) -> tuple[RewardParts, list[CounterUpdate]]:
-        function = plugins.load(REWARD, self.name)
-        convention = convention_of(function)
-        with _accepted(REWARD, self.name, function):
+        loaded = accept.LoadedFunction.load(REWARD, self.name, RewardError)
+        convention = convention_of(loaded.function)
+        with _accepted(loaded):
             if convention.name == "ours":
-                result = call_now(function, trajectory, task, context)
+                result = call_now(loaded.function, trajectory, task, context)
             else:
-                result = foreign.score_one(function, convention, trajectory, task, context, self.text)
-        return accept.reward_parts(result, REWARD, self.name, function), context.changes
+                result = foreign.score_one(loaded.function, convention, trajectory, task, context, self.text)
+        return accept.reward_parts(result, loaded), context.changes
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,11 @@ class GroupReward(UserFunction):
     """A group reward by its name. A registered one works as well."""
 
     def __call__(self, group: Group, context: RewardContext) -> tuple[list[float], list[CounterUpdate]]:
-        function = plugins.load(GROUP_REWARD, self.name)
-        convention = group_convention(function)
-        with _accepted(GROUP_REWARD, self.name, function):
+        loaded = accept.LoadedFunction.load(GROUP_REWARD, self.name, RewardError)
+        convention = group_convention(loaded.function)
+        with _accepted(loaded):
             if convention is None:
-                result = function(group, context)
+                result = loaded.function(group, context)
             else:
-                result = foreign.score_group(function, convention, group.valid, group.task, context)
-        return accept.group_rewards(result, group, GROUP_REWARD, self.name, function), context.changes
+                result = foreign.score_group(loaded.function, convention, group.valid, group.task, context)
+        return accept.group_rewards(result, group, loaded), context.changes

@@ -32,13 +32,14 @@ from ..config.sections.reward import REMOTE, WALL_NAME
 from ..errors import RewardError
 from ..types import CounterUpdate, RewardParts, Task, Trajectory
 from ..user_code import plugins
+from ..waiting.deadlines import Deadline
 from . import REWARD, RewardFn, accept, call, load
 from .checking import answer_check, symbolic
 from .context import INLINE_SERVICES, RewardContext
 from .limits import RewardLimits
 from .own import OwnReward, Prepare
 from .remote.batches import RemoteReward
-from .workers import CpuSpent, Workers
+from .workers import CpuSpent, Limits, Workers
 
 VERDICTS_KEPT = 4096
 """Number of verdicts on pairs of answers that are kept."""
@@ -186,10 +187,10 @@ class RewardPool:
         self.components = components(reward_cfg)
         self.workers = workers or Workers(
             reward_cfg.workers,
-            reward_cfg.verify_timeout_s,
-            reward_cfg.verify_deadline_s if limits.check_s is None else limits.check_s,
-            cpu_name="reward.verify_timeout_s",
-            wall_name=WALL_NAME if limits.check_s is None else "the deadline",
+            Limits(
+                limits.check or Deadline(reward_cfg.verify_deadline_s, WALL_NAME),
+                Deadline(reward_cfg.verify_timeout_s, "reward.verify_timeout_s"),
+            ),
             count_name="reward.workers",
         )
         self._checker = AnswerChecker(self.workers)
@@ -224,10 +225,13 @@ class RewardPool:
             user_reward = OwnReward(component.name, self._plain_text(component, trajectory))
             return await self.workers.run(user_reward, trajectory, task, RewardContext(self.cfg, task.run, options))
         services = PooledServices(self._checker, self.workers, self.model)
-        context = RewardContext(self.cfg, task.run, options, services=services, deadline_s=self.workers.wall_s)
-        with accept.named(REWARD, component.name, component.function, RewardError):
+        context = RewardContext(
+            self.cfg, task.run, options, services=services, deadline_s=self.workers.limits.wall.seconds
+        )
+        loaded = accept.LoadedFunction(REWARD, component.name, component.function, RewardError)
+        with loaded.guarded():
             result = await call(component.function, trajectory, task, context)
-        reward, correct, parts = accept.reward_parts(result, REWARD, component.name, component.function)
+        reward, correct, parts = accept.reward_parts(result, loaded)
         if component.convention.is_async:  # it awaits comparisons, and a metric is a mean over all of its responses
             parts = {**parts, "verify_timeout": float(services.verify_timeout)}
         return RewardParts(reward, correct, parts), context.changes
@@ -279,10 +283,6 @@ class RewardPools:
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Return the reward of a trajectory by its environment's pool; see RewardPool.score."""
         return await entry_of(self.pools, task.env).score(trajectory, task)
-
-    def close(self) -> None:
-        """See RewardPool.close."""
-        self.workers.close()
 
     async def stop(self) -> None:
         """See RewardPool.stop."""

@@ -1,8 +1,8 @@
 """Run functions in worker processes with a budget of CPU, a deadline and a memory limit.
 
-    the call uses up `cpu_s` of CPU     CpuSpent: what it was given makes it run on and on; the `error` of the function,
+    the call uses up its CPU            CpuSpent: what it was given makes it run on and on; the `error` of the function,
                                         or RewardError, if that is user code
-    it is not over after `wall_s`       Late: the machine is slow, since the call has not had the CPU that it may use
+    it misses its deadline              Late: the machine is slow, since the call has not had the CPU that it may use
     its worker dies twice               VerifierError; the `error` of the function, or RewardError, if user code ended
                                         the worker by a crash. (os._exit in a user's file ends no worker:
                                         user_code/exits.py makes it an exception at its line.)
@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from ..errors import MethodError, RewardError, VerifierError
 from ..user_code.failures import Overrun, Starved
 from ..waiting.daemon_threads import in_daemon_thread
+from ..waiting.deadlines import Deadline
 from .checking import symbolic
 
 if TYPE_CHECKING:
@@ -93,16 +94,12 @@ class Limits(NamedTuple):
     """What one call may use.
 
     Attributes:
-        cpu_s: Seconds of CPU; None: no limit.
-        wall_s: Seconds of time.
-        cpu_name: The setting that `cpu_s` comes from.
-        wall_name: The setting that `wall_s` comes from.
+        wall: Its deadline, from the moment at which a worker takes it.
+        cpu: Its budget of CPU; None: neither CPU nor memory are limited.
     """
 
-    cpu_s: float | None
-    wall_s: float
-    cpu_name: str
-    wall_name: str
+    wall: Deadline
+    cpu: Deadline | None = None
 
 
 class CpuSpent(VerifierError):
@@ -126,35 +123,20 @@ def _asked_to_stop() -> bool:
 class Workers:
     """A pool of worker processes. It belongs to the event loop that uses it."""
 
-    def __init__(
-        self,
-        count: int,
-        cpu_s: float | None,
-        wall_s: float,
-        *,
-        cpu_name: str = "the budget",
-        wall_name: str = "the deadline",
-        count_name: str = "workers",
-    ) -> None:
+    def __init__(self, count: int, limits: Limits, *, count_name: str = "workers") -> None:
         """Create a pool without starting its processes.
 
         Args:
             count: Number of processes.
-            cpu_s: Seconds of CPU of a call; None: neither CPU nor memory are limited.
-            wall_s: Seconds from the start of a call to its deadline.
-            cpu_name: The setting that `cpu_s` comes from, for messages.
-            wall_name: The setting that `wall_s` comes from.
-            count_name: The setting that `count` comes from.
+            limits: What one call may use.
+            count_name: The setting that `count` comes from, for messages.
         """
         self.count = count
-        self.cpu_s = cpu_s
-        self.wall_s = wall_s
+        self.limits = limits
         self.take_s = TAKE_S
         self.prepare: Callable[[], None] = symbolic.warm
         """Called in each worker when it starts."""
         self._turns = asyncio.Semaphore(count)
-        self._cpu_name = cpu_name
-        self._wall_name = wall_name
         self._count_name = count_name
         self._pool: ProcessPool | None = None
         self._calls: set[Future[Any]] = set()
@@ -185,13 +167,11 @@ class Workers:
 
         death: BaseException | None = None
         exit_code: int | None = None
-        is_user_code = getattr(function, "user_code", False)
         where = ""
-        limits = Limits(self.cpu_s, self.wall_s, self._cpu_name, self._wall_name)
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
                 try:
-                    return await self._attempt(limits, function, *args)
+                    return await self._attempt(function, *args)
                 except ProcessExpired as expired:
                     where = self._where(expired.pid, function)
                     if fault := self._cpu_fault(function, expired.exitcode, where):
@@ -205,7 +185,7 @@ class Workers:
                 except BrokenProcessPool as broken:
                     death = broken
                     exit_code = None
-        if is_user_code and exit_code in _OWN_EXITS:
+        if _is_user_code(function) and exit_code in _OWN_EXITS:
             raise _user_code_fault(
                 function,
                 f"ended its process {ATTEMPTS} times{where}, with exit code {exit_code}: a library crashed in it, or"
@@ -216,7 +196,7 @@ class Workers:
             f" See its exit code; {self._count_name} or memory may be too small."
         )
 
-    async def _attempt(self, limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
+    async def _attempt(self, function: Callable[..., Any], *args: Any) -> Any:
         """Make a call in a worker once.
 
         Raises:
@@ -228,9 +208,9 @@ class Workers:
         """
         pool = await self._started()
         # the deadline counts from the moment at which a worker takes the call
-        wall_s = self.wall_s * (STRETCH if _is_stretched(limits, function) else 1)
+        wall_s = self.limits.wall.seconds * _stretch(self.limits, function)
         try:
-            call = pool.schedule(_budgeted, args=(limits, function, *args), timeout=wall_s)
+            call = pool.schedule(_budgeted, args=(self.limits, function, *args), timeout=wall_s)
         except (RuntimeError, OSError) as error:  # it broke just now, or cannot start its processes
             self._replace(pool)
             raise BrokenProcessPool(str(error)) from error
@@ -260,18 +240,14 @@ class Workers:
 
     def _cpu_fault(self, function: Callable[..., Any], exit_code: int, where: str) -> CpuSpent | MethodError | None:
         """Return the error of a call that used up its CPU, by the signal that ended its worker; None: another end."""
-        is_user_code = getattr(function, "user_code", False)
-        if exit_code == -signal.SIGPROF and not is_user_code:
-            return CpuSpent(
-                f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU."
-                " Raise it, or make the check quicker."
-            )
-        if exit_code == -signal.SIGVTALRM and is_user_code:
+        spent = f"used up {self.limits.cpu} of CPU"
+        if exit_code == -signal.SIGPROF and not _is_user_code(function):
+            return CpuSpent(f"{function.__name__} {spent}. Raise it, or make the check quicker.")
+        if exit_code == -signal.SIGVTALRM and _is_user_code(function):
             fault = _user_code_fault(
                 function,
-                f"used up {self._cpu_name} = {self.cpu_s:g} s of CPU{where} and could not be interrupted: a call into a"
-                " library did not return, or the code caught the interrupt. Make it quicker, or raise"
-                f" {self._cpu_name}.",
+                f"{spent}{where} and could not be interrupted: a call into a library did not return, or the code caught"
+                " the interrupt. Make it quicker, or raise that.",
             )
             fault.out_of_time = True
             return fault
@@ -279,12 +255,12 @@ class Workers:
 
     def _late(self, function: Callable[..., Any]) -> Late:
         """Return the error of a call that missed its deadline."""
-        message = f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s"
-        if self.cpu_s is None:
+        message = f"{function.__name__} was not over within {self.limits.wall}"
+        if self.limits.cpu is None:
             return Late(f"{message}. Make it quicker, or raise that.")
         return Late(
-            f"{message}, without having had {self._cpu_name} = {self.cpu_s:g} s of CPU: the machine is starved, or it"
-            " waits for something. Give it more cores, or raise the deadline."
+            f"{message}, without having had {self.limits.cpu} of CPU: the machine is starved, or it waits for"
+            " something. Give it more cores, or raise the deadline."
         )
 
     def _where(self, pid: int, function: Callable[..., Any]) -> str:
@@ -351,7 +327,7 @@ class Workers:
                 max_workers=self.count,
                 context=FORKSERVER,
                 initializer=_start_worker,
-                initargs=(self.cpu_s, self.prepare, self._stacks.name, path_settings),
+                initargs=(self.limits.cpu is not None, self.prepare, self._stacks.name, path_settings),
             )
         return self._pool
 
@@ -442,22 +418,25 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         Late: The interrupt met no line of user code. (An Overrun is not an Exception and must not get past the pool.)
         Exception: Whatever the function raised.
     """
-    is_user_code = getattr(function, "user_code", False)
+    is_user_code = _is_user_code(function)
     # An interrupt of the call before may have come while its own timers were being cleared.
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         signal.setitimer(timer, 0)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     if is_user_code and isinstance(sys.stdout, BoundedOutput):
         sys.stdout.begin()
-    if is_user_code and limits.cpu_s is not None:
-        signal.signal(signal.SIGPROF, _interrupts(f"it used up {limits.cpu_name} = {limits.cpu_s:g} s of CPU"))
-        signal.setitimer(signal.ITIMER_VIRTUAL, limits.cpu_s + KILL_AFTER_S)
+    if is_user_code and limits.cpu:
+        signal.signal(signal.SIGPROF, _interrupts(f"it used up {limits.cpu} of CPU"))
+        signal.setitimer(signal.ITIMER_VIRTUAL, limits.cpu.seconds + KILL_AFTER_S)
     if is_user_code:
-        reason = f"it was not over within {limits.wall_name} = {limits.wall_s:g} s"
-        extensions = STRETCH - 1 if _is_stretched(limits, function) else 0
-        signal.signal(signal.SIGALRM, _interrupts(reason, _starvation(), extensions, limits.wall_s))
-        signal.setitimer(signal.ITIMER_REAL, limits.wall_s * INTERRUPT_AT)
-    signal.setitimer(signal.ITIMER_PROF, limits.cpu_s or 0)
+        wall_s = limits.wall.seconds
+        extensions = _stretch(limits, function) - 1
+        signal.signal(
+            signal.SIGALRM, _interrupts(f"it was not over within {limits.wall}", _starvation(), extensions, wall_s)
+        )
+        signal.setitimer(signal.ITIMER_REAL, wall_s * INTERRUPT_AT)
+    if limits.cpu:
+        signal.setitimer(signal.ITIMER_PROF, limits.cpu.seconds)
     try:
         return function(*args)
     except Overrun as overrun:
@@ -473,9 +452,13 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def _is_stretched(limits: Limits, function: Callable[..., Any]) -> bool:
-    """Return True if a call gets more time while the machine has no core for it."""
-    return limits.cpu_s is not None and getattr(function, "user_code", False)
+def _is_user_code(function: Callable[..., Any]) -> bool:
+    return getattr(function, "user_code", False)
+
+
+def _stretch(limits: Limits, function: Callable[..., Any]) -> int:
+    """Return how many deadlines a call gets at most: several while the machine has no core for it."""
+    return STRETCH if limits.cpu and _is_user_code(function) else 1
 
 
 def _starvation() -> Callable[[], bool]:
@@ -553,15 +536,18 @@ class BoundedOutput(io.TextIOBase):
 
 
 def _start_worker(
-    cpu_s: float | None, prepare: Callable[[], None], stacks: str, path_settings: Mapping[str, str | None]
+    limited: bool, prepare: Callable[[], None], stacks: str, path_settings: Mapping[str, str | None]
 ) -> None:
-    """Prepare a worker process before its first call. Faults write their stack to a file in the directory `stacks`."""
+    """Prepare a worker process before its first call. Faults write their stack to a file in the directory `stacks`.
+
+    If its calls have a budget of CPU (`limited`), its memory is limited as well.
+    """
     _set_environment(path_settings)
     sys.stdout = BoundedOutput(sys.stdout)
     # Open as long as the process lives.
     stack = os.open(Path(stacks, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     faulthandler.enable(stack)
-    if cpu_s is not None:
+    if limited:
         faulthandler.register(signal.SIGVTALRM, stack, chain=True)  # writes, and then the signal ends the process
         resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
     prepare()

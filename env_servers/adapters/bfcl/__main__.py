@@ -13,7 +13,8 @@ from env_servers.flags import command_parser
 from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
 from openrlhf_tir.errors import DataError
-from openrlhf_tir.rewards.workers import Workers
+from openrlhf_tir.rewards.workers import Limits, Workers
+from openrlhf_tir.waiting.deadlines import Deadline
 
 from .env import ACTION, BfclEnv
 from .package import functions
@@ -72,14 +73,8 @@ def main() -> None:
             f" {args.step_deadline:g}."
         )
     run_copies(args)
-    workers = Workers(
-        args.workers,
-        args.step_cpu,
-        args.step_deadline,
-        cpu_name="--step-cpu",
-        wall_name="--step-deadline",
-        count_name="--workers",
-    )
+    limits = Limits(Deadline(args.step_deadline, "--step-deadline"), Deadline(args.step_cpu, "--step-cpu"))
+    workers = Workers(args.workers, limits, count_name="--workers")
     workers.prepare = load
     asyncio.run(_warm(workers))
 

@@ -89,9 +89,8 @@ class BfclEnv(Env):
             played = await self._workers.run(play, self._scene, turns, len(turns) - 1)
         except CpuSpent:
             self._errors += 1
-            return self._step(
-                f"{FAILED}the call takes more than {self._workers.cpu_s:g} s of CPU. Nothing was changed.", "cpu"
-            )
+            cpu_s = self._workers.limits.cpu.seconds  # type: ignore[union-attr]  # these workers have a budget
+            return self._step(f"{FAILED}the call takes more than {cpu_s:g} s of CPU. Nothing was changed.", "cpu")
         self._turns = turns
         self._played = played
         self._errors += len(played.errors)

@@ -30,7 +30,7 @@ from ...filters import UserFilter
 from ...filters.samples import SAMPLE_FILTER, SampleFilter
 from ...rewards.limits import RewardLimits
 from ...rewards.pool import RewardPools
-from ...rewards.workers import Workers
+from ...rewards.workers import Limits, Workers
 from ...rollout import protocols
 from ...rollout.environment_client.several import EnvClients
 from ...rollout.group_judge import GroupJudge
@@ -140,7 +140,7 @@ class _Rehearsal:
             owned.callback(self.watch.stop)
             tasks = self._tasks()
             limits = RewardLimits(
-                check_s=min(cfg.reward.verify_deadline_s, 2 * STEP_S),
+                check=Deadline(min(cfg.reward.verify_deadline_s, 2 * STEP_S), "the deadline"),
                 remote=Deadline(2 * STEP_S, "the deadline"),
                 remote_retries=0,
             )
@@ -359,7 +359,7 @@ class _Rehearsal:
                     await self._call(partial(self.pools.workers.run, tried, inputs), f"the advantages of {title}")
         if actor.own_loss:
             self.progress("the policy loss")
-            workers = Workers(1, None, TORCH_S)
+            workers = Workers(1, Limits(Deadline(TORCH_S, "the deadline")))
             workers.prepare = _import_torch
             try:
                 loss = TriedLoss(actor.own_loss, actor.eps_clip_low_high, dict(actor.policy_loss_options))

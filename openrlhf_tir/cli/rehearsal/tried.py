@@ -30,7 +30,7 @@ class TriedEstimator(UserFunction):
         """Apply the estimator to rewards [G] and masks [T]. Raises LearnerCodeError with file, line and traceback."""
         registered = plugins.load(ESTIMATOR, self.name)
         function = getattr(registered, "fn", registered)
-        with accept.named(ESTIMATOR, self.name, function, LearnerCodeError):
+        with accept.LoadedFunction(ESTIMATOR, self.name, function, LearnerCodeError).guarded():
             function(inputs)
         try:
             get_estimator(self.name)(inputs)
@@ -54,15 +54,15 @@ class TriedLoss(UserFunction):
         mask = torch.tensor([[1.0, 1, 1, 1, 0], [1, 0, 0, 1, 1]])
         advantages = torch.tensor([[1.0], [-1.0]]).expand(2, 5) * mask
         inputs = LossInputs(log_probs, old, old.clone(), advantages, mask, self.clip, self.options)
-        function = plugins.load(own_loss.POLICY_LOSS, self.name)
-        with accept.named(own_loss.POLICY_LOSS, self.name, function, LearnerCodeError):
-            function(inputs)
+        loaded = accept.LoadedFunction.load(own_loss.POLICY_LOSS, self.name, LearnerCodeError)
+        with loaded.guarded():
+            loaded.function(inputs)
         try:
             (own_loss.load(self.name)(inputs) * mask).sum().backward()
         except MethodBroken as error:
             raise LearnerCodeError(str(error)) from None
         if log_probs.grad is None or not bool(torch.isfinite(log_probs.grad).all()):
-            location = plugins.location(function)
+            location = plugins.location(loaded.function)
             raise LearnerCodeError(f"actor.policy_loss_type = {self.name!r}: {location}: its gradient is not finite.")
 
 

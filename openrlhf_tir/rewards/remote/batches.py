@@ -49,8 +49,6 @@ class RemoteReward:
             if url.endswith(":reward_func")
             else RewardServers([part.strip() for part in url.split(",") if part.strip()], limits)
         )
-        self.calls = 0
-        """Number of calls so far."""
         self._prompts: dict[int, _Waiting] = {}
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
@@ -85,7 +83,6 @@ class RemoteReward:
     async def _batch(self, task: Task, batch: list[tuple[str, asyncio.Future[RewardParts]]]) -> None:
         """Make one call and give each response its reward, or the error."""
         n = len(batch)
-        self.calls += 1
         try:
             reply = await self.server.ask([query for query, _ in batch], [task.prompt] * n, [task.label] * n)
             results = self._read(reply, n)

@@ -9,9 +9,10 @@ from typing import Any
 from ...config import Reward
 from ...errors import ConfigError, RewardError
 from ...user_code import plugins
+from ...user_code.failures import UserFunction
 from .. import accept
 from ..limits import RewardLimits
-from ..workers import Workers
+from ..workers import Limits, Workers
 from .answer import parts_of, plain
 
 REWARD_FUNC = plugins.Place(
@@ -31,9 +32,7 @@ class RewardFile:
     def __init__(self, cfg: Reward, name: str, limits: RewardLimits) -> None:
         """Create the pool. `name` is 'path/file.py:reward_func'."""
         self.call = _Call(name)
-        self.workers = Workers(
-            cfg.workers, None, limits.remote.seconds, wall_name=limits.remote.setting, count_name="reward.workers"
-        )
+        self.workers = Workers(cfg.workers, Limits(limits.remote), count_name="reward.workers")
         self.workers.prepare = self.call.prepare
         self.workers.take_s = TAKE_S
 
@@ -57,15 +56,8 @@ class RewardFile:
         self.workers.close()
 
 
-class _Call:
+class _Call(UserFunction):
     """The function by its name, as it is sent to a worker."""
-
-    user_code = True
-    """Tells the workers to interrupt the function at its line when its time is over (rewards/workers.py)."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.__name__ = name.rpartition("/")[2]
 
     def prepare(self) -> None:
         """Load the file in a worker that starts. If it cannot be loaded, the first call raises the error."""
@@ -74,15 +66,15 @@ class _Call:
 
     def __call__(self, queries: list[str], prompts: list[str], labels: list[str]) -> Any:
         try:
-            function = plugins.load(REWARD_FUNC, self.name)
+            loaded = accept.LoadedFunction.load(REWARD_FUNC, self.name, RewardError)
         except ConfigError as error:
             raise RewardError(str(error)) from None
-        with accept.named(REWARD_FUNC, self.name, function, RewardError):
-            answer = plain(function(queries, prompts, labels))
+        with loaded.guarded():
+            answer = plain(loaded.function(queries, prompts, labels))
         try:
             parts_of(answer, len(queries))
         except ValueError as fault:
-            raise accept.wrong_result(REWARD_FUNC, self.name, function, str(fault), RewardError) from None
+            raise loaded.wrong_result(str(fault)) from None
         if not isinstance(answer, Mapping):
             return answer
         # Nobody reads other entries. An object of the user's own class would break the pool: only workers can load it.

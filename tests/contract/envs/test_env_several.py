@@ -60,7 +60,7 @@ async def test_a_run_starts_both_servers_and_each_group_is_answered_and_rewarded
         sums, group = await runner.run(GroupKey(0, 0), Task("6*7?", "42", "sums"))
         game, played = await runner.run(GroupKey(0, 1), Task("Guess.", "-", "guess", {"high": 3}))
         await envs.close()
-        rewards.close()
+        rewards.workers.close()
     assert sums.failures == game.failures == {}, (sums.why, game.why)
     assert sums.rewards == [1.0] * 6 and all("42" in t.calls[0].observation for t in group.valid)
     assert set(game.rewards) <= {0.0, 1.0} and all(t.calls[-1].done for t in played.valid)

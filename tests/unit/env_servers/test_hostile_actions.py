@@ -20,7 +20,8 @@ from env_servers.puzzles.env import PuzzlesEnv
 from env_servers.search.bm25 import Bm25, ensure_index
 from env_servers.search.env import SearchEnv, View
 from env_servers.search.searches import Searches
-from openrlhf_tir.rewards.workers import Workers
+from openrlhf_tir.rewards.workers import Limits, Workers
+from openrlhf_tir.waiting.deadlines import Deadline
 
 DEEP = '{"name": "f", "arguments": {"x": ' * 500 + "1" + "}}" * 500
 TEXTS = (
@@ -114,7 +115,8 @@ class HereAndNow:
 async def test_no_answer_makes_the_checker_fail(count):
     """Sums and the like are worked out: what could run on and on is not among the pieces of the short test."""
     answers = composed([piece for piece in LATEX if count > 150 or piece not in ("999999", "!")], count)
-    verifier = Verifier(Workers(2, 2.0, 60.0) if count > 150 else HereAndNow())
+    limits = Limits(Deadline(60.0, "the deadline"), Deadline(2.0, "the budget"))
+    verifier = Verifier(Workers(2, limits) if count > 150 else HereAndNow())
     assert set(await steps(MathEnv(verifier), {"label": r"\frac{1}{2}"}, answers)) == {"ok"}
 
 

@@ -75,12 +75,14 @@ ENV_MAY_SHARE = {
         "openrlhf_tir.rewards.checking.answer_check",
         "openrlhf_tir.rewards.checking.symbolic",
         "openrlhf_tir.rewards.workers",
+        "openrlhf_tir.waiting.deadlines",
     },
     # One reading of BFCL's rows and functions for a run's data, its suites and their environment; a step is done in a
     # process that can be killed.
     "env_servers/adapters/bfcl/": {
         *(f"openrlhf_tir.data.{module}" for module in ("bfcl.functions", "bfcl.prompt", "bfcl.rows", "json_rows")),
         "openrlhf_tir.rewards.workers",
+        "openrlhf_tir.waiting.deadlines",
     },
     # An encoder is a model: who retrieves by one has torch. Imported when --dense asks for it.
     "env_servers/search/encoder.py": {"torch", "transformers", "transformers.utils"},

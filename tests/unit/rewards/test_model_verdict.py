@@ -17,6 +17,7 @@ from openrlhf_tir.rewards.checking.model_verdict import read, verdict
 from openrlhf_tir.rewards.context import InlineServices
 from openrlhf_tir.rewards.limits import RewardLimits
 from openrlhf_tir.rewards.pool import RewardPool
+from openrlhf_tir.waiting.deadlines import Deadline
 from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task
 
 
@@ -165,7 +166,7 @@ async def test_in_a_worker_process_a_verdict_is_a_reward_and_a_dead_server_none(
             pool.close()
     pool = RewardPool(
         Reward(name="zerotir", format="think_answer", options={"verifier_url": url, "verifier_model": "m"}),
-        limits=RewardLimits(check_s=5.0),
+        limits=RewardLimits(check=Deadline(5.0, "the deadline")),
     )
     try:
         with pytest.raises(VerifierError, match="Connection refused"):  # and not that the worker was late

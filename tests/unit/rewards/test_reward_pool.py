@@ -25,13 +25,18 @@ from openrlhf_tir.rewards import workers
 from openrlhf_tir.rewards.limits import RewardLimits
 from openrlhf_tir.rewards.own import GroupReward, OwnReward, Prepare
 from openrlhf_tir.rewards.pool import RewardPool
-from openrlhf_tir.rewards.workers import CpuSpent, Late
+from openrlhf_tir.rewards.workers import CpuSpent, Late, Limits
 from openrlhf_tir.types import RewardParts, Verdict
+from openrlhf_tir.waiting.deadlines import Deadline
 from tests.unit.rewards import own_rewards
 from tests.unit.rewards.reward_fakes import group, in_run, says, task
 
 REPO = Path(__file__).resolve().parents[3]
 HOSTILE = r"\sum_{k=1}^{9999} \sum_{j=1}^{9999} \frac{1}{k+j^2}"
+
+
+def within(seconds: float) -> Limits:
+    return Limits(Deadline(seconds, "the deadline"))
 
 
 def answer(text):
@@ -43,7 +48,7 @@ def pool_of():
     pools = []
 
     def make(deadline_s=None, **settings):
-        pools.append(RewardPool(Reward(**settings), limits=RewardLimits(check_s=deadline_s)))
+        pools.append(RewardPool(Reward(**settings), limits=RewardLimits(check=deadline_s and within(deadline_s).wall)))
         return pools[-1]
 
     yield make
@@ -54,7 +59,7 @@ def pool_of():
 async def fault_of_its_code(pool: RewardPool) -> str:
     """Score with a deadline that is long enough for the worker to come to a line of the reward; return the error."""
     for deadline_s in (0.5, 5.0, 60.0):
-        pool.workers.wall_s = deadline_s
+        pool.workers.limits = pool.workers.limits._replace(wall=within(deadline_s).wall)
         with pytest.raises((RewardError, VerifierError), match=f" = {deadline_s:g} s") as late:
             await pool.score(answer("1"), task("1"))
         if late.errisinstance(RewardError):  # the other: the machine had no core for the worker
@@ -89,13 +94,14 @@ async def test_on_a_starved_host_a_right_answer_fails_its_sample_and_is_never_sc
     fact = r" = 1 s, .*reward\.verify_timeout_s = 0\.2 s"
     with pytest.raises(VerifierError, match=fact):
         await pool.workers.run(own_rewards.stop_myself)
-    pool.workers.wall_s = 300
+    limits = pool.workers.limits
+    pool.workers.limits = limits._replace(wall=within(300).wall)
     pid = await pool.workers.run(os.getpid)
-    pool.workers.wall_s, pool.workers.take_s = 1.0, 0.5
+    pool.workers.limits, pool.workers.take_s = limits, 0.5
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(VerifierError, match=fact):
         await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))
-    pool.workers.wall_s, pool.workers.take_s = 300, 300
+    pool.workers.limits, pool.workers.take_s = limits._replace(wall=within(300).wall), 300
     assert (await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))).reward == 1.0
 
 
@@ -204,10 +210,10 @@ async def test_the_calls_of_workers_that_are_replaced_are_made_again(pool_of, tm
     while not begun.exists():
         await asyncio.sleep(0.01)
     os.kill(await workers.run(os.getpid), signal.SIGSTOP)
-    workers.wall_s = workers.take_s = 0.1
+    workers.limits, workers.take_s = workers.limits._replace(wall=within(0.1).wall), 0.1
     with pytest.raises(Late):
         await workers.run(os.getpid)
-    workers.wall_s = workers.take_s = 300
+    workers.limits, workers.take_s = workers.limits._replace(wall=within(300).wall), 300
     assert await call == "again"
 
 
@@ -264,7 +270,7 @@ async def test_processes_that_cannot_be_started_are_a_fault_of_the_machine(monke
 
     monkeypatch.setattr("pebble.ProcessPool", Failing)
     monkeypatch.setattr(workers, "_wait_for_fork_server", lambda: None)
-    those = workers.Workers(1, None, 60.0)
+    those = workers.Workers(1, within(60.0))
     with pytest.raises(VerifierError, match=re.escape(str(fault))):
         await those.run(OwnReward("mine.py:score"))
     assert len(starts) == workers.ATTEMPTS and all(pool.begun.wait(60) for pool in starts)
@@ -370,7 +376,7 @@ class Stuck:
 
 def test_workers_that_do_not_end_do_not_keep_their_server_from_ending(monkeypatch, caplog):
     monkeypatch.setattr(workers, "CLOSE_S", 0.05)
-    pool, those = Stuck(), workers.Workers(1, 1.0, 1.0)
+    pool, those = Stuck(), workers.Workers(1, within(1.0))
     those._pool = pool
     those.close()
     assert pool.begun.is_set() and not pool.free.is_set() and not those.started
@@ -388,10 +394,11 @@ def test_workers_run_the_package_of_their_parent_wherever_it_was_started(tmp_pat
         import asyncio, os, sys
         sys.path.insert(0, {str(REPO)!r})
         import openrlhf_tir
-        from openrlhf_tir.rewards.workers import Workers
+        from openrlhf_tir.rewards.workers import Limits, Workers
+        from openrlhf_tir.waiting.deadlines import Deadline
 
         async def main():
-            workers = Workers(1, None, 60.0)
+            workers = Workers(1, Limits(Deadline(60.0, 'the deadline')))
             try:
                 file = await workers.run(eval, "__import__('openrlhf_tir').__file__")
                 safe = await workers.run(eval, "__import__('os').environ.get('PYTHONSAFEPATH')")
@@ -411,7 +418,7 @@ def test_workers_run_the_package_of_their_parent_wherever_it_was_started(tmp_pat
 async def test_a_start_of_workers_that_hangs_or_fails_is_a_fault_and_ends(monkeypatch):
     """The server that forks them imports a library that never ends, or dies of one."""
     hung = threading.Event()
-    those = workers.Workers(1, None, 60.0)
+    those = workers.Workers(1, within(60.0))
     those.take_s = 0.05
     monkeypatch.setattr(workers, "_wait_for_fork_server", hung.wait)
     try:

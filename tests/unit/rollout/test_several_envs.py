@@ -70,7 +70,7 @@ def runner():
     )
     rewards = RewardPools(cfg.environments)
     yield GroupRunner(cfg, Writes(), CharCodec(), Envs(), rewards, GroupJudge(cfg, Here()), "a0")
-    rewards.close()
+    rewards.workers.close()
 
 
 async def test_each_environment_has_its_own_protocol_reward_filters_and_limits(runner):

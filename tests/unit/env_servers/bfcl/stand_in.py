@@ -6,7 +6,8 @@ from __future__ import annotations
 import pickle
 from types import ModuleType
 
-from openrlhf_tir.rewards.workers import CpuSpent
+from openrlhf_tir.rewards.workers import CpuSpent, Limits
+from openrlhf_tir.waiting.deadlines import Deadline
 
 
 class GorillaFileSystem:
@@ -63,7 +64,7 @@ def install(monkeypatch) -> None:
 class HereAndNow:
     """In place of worker processes. What a call named `hang` is part of uses up its CPU."""
 
-    cpu_s = 5.0
+    limits = Limits(Deadline(60.0, "the deadline"), Deadline(5.0, "the budget"))
 
     async def run(self, function, *args):
         if b"hang" in (sent := pickle.dumps(args)):
