@@ -105,9 +105,12 @@ _WORDS = re.compile(r"[A-Za-z][A-Za-z'\- ]*")
 _CHOICE = re.compile(r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).]?|([a-j])\))")
 _SYMBOLS = "".join(letter for letter in map(chr, range(0x20A0, 0x20C1)) if unicodedata.category(letter) == "Sc")
 """Signs of currencies, the euro's among them."""
-_MONEY = re.compile(rf"^([+-]?)\s*(?:\\\$|[$£¥{_SYMBOLS}]|USD\b|EUR\b|Rs\.?)\s*(?=[\d.\\])")
+_MONEY = re.compile(rf"([+-]?)\s*(?P<sign>\\\$|[$£¥{_SYMBOLS}]|USD\b|EUR\b|Rs\.?)\s*(?=[\d.\\])")
 _MONEY_BEHIND = re.compile(rf"(?P<number>.*\d)\s*\\?(?P<sign>[$£¥{_SYMBOLS}])")
-_CURRENCIES = {"R": "euro", "€": "euro", "£": "pound", "¥": "yen"}
+_CURRENCIES = {
+    r"\$": "$", "USD": "$", "EUR": "euro", "€": "euro", "£": "pound", "¥": "yen", "Rs": "₹", "Rs.": "₹",
+}  # fmt: skip
+"""Sign or abbreviation of a currency -> its name here, if that is another."""
 _TEMPERATURE = re.compile(r"(?P<number>.*[\d)}])\s*(?:\^\\circ\s*|degrees?\s+)(?P<scale>[CF])(?:elsius|ahrenheit)?")
 _UNIT = re.compile(
     r"(?P<number>.*[\d)}a-z])\s*(?P<degrees>\^\\circ)$|"
@@ -117,12 +120,12 @@ _UNIT = re.compile(
 )
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|circ|angle|ln|log|exp)(?![a-zA-Z])|\bcis\b")
 _ALIASES = {
-    "dollar": "$", "dollars": "$", "usd": "$", "$": "$", "€": "euro", "eur": "euro", "euros": "euro", "£": "pound",
-    "cent": "cent", "cents": "cent", "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m",
+    "dollar": "$", "usd": "$", "€": "euro", "eur": "euro", "£": "pound", "rupee": "₹",
+    "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m",
     "kilometer": "km", "kilometre": "km", "millimeter": "mm", "millimetre": "mm", "inch": "in", "inche": "in",
     "foot": "ft", "feet": "ft", "hour": "h", "hr": "h", "hrs": "h",
     "minute": "min", "second": "s", "sec": "s", "gram": "g",
-    "kilogram": "kg", "liter": "l", "litre": "l", "mile": "mi", "degree": "degree", "deg": "degree", "mph": "mi/h",
+    "kilogram": "kg", "liter": "l", "litre": "l", "mile": "mi", "deg": "degree", "mph": "mi/h",
     "kph": "km/h", "percent": "%", "unit": "", "people": "person", "children": "child",
 }  # fmt: skip
 _SHORT_UNITS = {
@@ -161,22 +164,8 @@ _UNITS = (
 _NUMERALS = {**{word: value for value, word in enumerate(_UNITS)}, **_TENS}
 """Values of numbers as single words."""
 _SHORT_WORDS = {
-    "yes",
-    "no",
-    "odd",
-    "all",
-    "one",
-    "two",
-    "six",
-    "ten",
-    "red",
-    "an",
-    "the",
-    "not",
-    "top",
-    "max",
-    "min",
-}
+    "yes", "no", "odd", "all", "one", "two", "six", "ten", "red", "an", "the", "not", "top", "max", "min",
+}  # fmt: skip
 _NO_UNITS = {
     "and", "or", "more", "less", "than", "plus", "minus", "times", "over", "divided", "by", "to", "if", "is",
     "mod", "modulo", "when", "where", "for", "not", "otherwise", "at", "as", "undefined", "infinity", "sqrt", "of",
@@ -368,8 +357,7 @@ def _priced(money: re.Match[str], amount: str) -> Scalar | None:
         money: The match of _MONEY: a plus or minus, and the currency.
         amount: The text behind it.
     """
-    sign = money[0].strip()[-1]
-    currency = _CURRENCIES.get(sign, sign if sign in _SYMBOLS else "$")
+    currency = _CURRENCIES.get(money["sign"], money["sign"])
     signed = money[1] + amount
     inner = _measured(signed)
     if inner is None:
