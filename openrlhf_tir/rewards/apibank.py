@@ -16,7 +16,7 @@ from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text, without_end_marks
 from .checking.call_text import json_lines
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 
 def matches(calls: list[Any], gold: dict[str, Any] | list[dict[str, Any]]) -> bool:
@@ -53,6 +53,4 @@ def apibank(trajectory: Trajectory, task: Task, context: RewardContext) -> Rewar
     """
     calls = json_lines(without_end_marks(model_text(trajectory)))
     correct = matches(calls, json.loads(task.label))
-    return RewardParts(
-        float(correct), correct, {"correct": float(correct), "format_ok": float(bool(calls)), **call_facts(trajectory)}
-    )
+    return RewardParts(float(correct), correct, response_parts(trajectory, correct=correct, format_ok=bool(calls)))

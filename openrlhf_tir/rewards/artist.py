@@ -24,7 +24,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 MATH_TAGS = ("think", "python", "output", "answer")
 FUNCTION_TAGS = ("reasoning", "tool")
@@ -135,10 +135,5 @@ def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
         succeeded = sum(call.outcome == "ok" for call in calls)
         parts = math_parts(shown_form(trajectory), task.label, succeeded, len(calls))
         correct = parts["answer"] > 0
-    facts = {
-        "correct": float(correct),
-        "format_ok": float(parts["format_strict"] > 0),
-        **parts,
-        **call_facts(trajectory),
-    }
-    return RewardParts(parts["answer"] if answer_only else sum(parts.values()), correct, facts)
+    common = response_parts(trajectory, correct=correct, format_ok=parts["format_strict"] > 0)
+    return RewardParts(parts["answer"] if answer_only else sum(parts.values()), correct, {**parts, **common})

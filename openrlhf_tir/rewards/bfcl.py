@@ -18,7 +18,7 @@ from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
 from .checking.call_text import Calls, json_call_arguments, python_calls
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 from .tooln1 import tooln1_calls
 
 TYPES: dict[str, type[Any]] = {
@@ -207,6 +207,4 @@ def bfcl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardPa
     except ValueError:
         calls = []
     correct = check_calls(label["function"], calls, label["possible_answer"], label.get("category", "simple")) is None
-    return RewardParts(
-        float(correct), correct, {"correct": float(correct), "format_ok": float(bool(calls)), **call_facts(trajectory)}
-    )
+    return RewardParts(float(correct), correct, response_parts(trajectory, correct=correct, format_ok=bool(calls)))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ..errors import EnvironmentCodeError
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 REDUCE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "last": lambda rewards: rewards[-1], "max": max}
 
@@ -50,16 +50,14 @@ def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> R
         )
     reward = float(REDUCE[context.settings.env_reduce](rewards)) if rewards else 0.0
     correct = reward > float(context.options.get("correct_above", 0.0))
-    readable = float(all(call.outcome == "ok" for call in trajectory.calls))
-    facts = {
-        "correct": float(correct),
+    readable = all(call.outcome == "ok" for call in trajectory.calls)
+    parts = {
+        **_signals(trajectory, context.options.get("signals", ())),
+        **response_parts(trajectory, correct=correct, format_ok=readable),
         "env_done": float(ended),
         "env_rewards": float(len(rewards)),
-        "format_ok": readable,
     }
-    return RewardParts(
-        reward, correct, {**_signals(trajectory, context.options.get("signals", ())), **call_facts(trajectory), **facts}
-    )
+    return RewardParts(reward, correct, parts)
 
 
 def _signals(trajectory: Trajectory, names: str | Sequence[str]) -> dict[str, float]:

@@ -13,7 +13,6 @@ module.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from ..config.integrations.reward_signatures import Convention
 from ..inert import plain
 from ..types import CORRECT_ABOVE, RewardParts, Task, Trajectory
 from . import accept
+from .checking.json_value import json_or_none
 from .context import RewardContext
 
 NOT_APPLICABLE = "not_applicable"
@@ -127,9 +127,7 @@ def _tool_scores(trajectory: Trajectory) -> dict[str, Any]:
 
 def _table(value: Any) -> dict[str, Any]:
     """Return an object, which a data set may hold as JSON text; empty for anything else."""
-    if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value)
+    value = json_or_none(value) if isinstance(value, str) else value
     return dict(value) if isinstance(value, Mapping) else {}
 
 
@@ -221,10 +219,7 @@ def _messages(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 def _calls_of(action: str) -> list[dict[str, Any]]:
     """Return the calls of an action, [{"name", "arguments"}]; none if it is code or text."""
-    try:
-        value = json.loads(action)
-    except (ValueError, RecursionError):
-        return []
+    value = json_or_none(action)
     calls = value if isinstance(value, list) else [value]
     return calls if all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls) else []
 

@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 _MARKED = re.compile(r"####\s*\$?\s*(-?[0-9.,]+)")
 _NUMBER = re.compile(r"-?\$?[0-9][0-9.,]*")
@@ -28,8 +28,7 @@ def gsm8k(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardP
     """
     context.check_options(["flexible"], "reward.name = 'gsm8k'")
     right, marked = compare(model_text(trajectory), task.label, flexible=bool(context.options.get("flexible", False)))
-    facts = {**call_facts(trajectory), "correct": float(right), "format_ok": float(marked)}
-    return RewardParts(float(right), right, facts)
+    return RewardParts(float(right), right, response_parts(trajectory, correct=right, format_ok=marked))
 
 
 def compare(text: str, label: str, *, flexible: bool = False) -> tuple[bool, bool]:

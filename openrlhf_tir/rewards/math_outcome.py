@@ -10,22 +10,7 @@ from __future__ import annotations
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
-
-
-def call_facts(trajectory: Trajectory) -> dict[str, float]:
-    """Return metrics of a response's calls.
-
-    Returns:
-        used_code (1 if it called a tool), num_calls, code_ok (share of the calls that ran without an error) and
-        truncated (1 if the length limit ended the response).
-    """
-    calls = trajectory.calls
-    return {
-        "used_code": float(bool(calls)),
-        "num_calls": float(len(calls)),
-        "code_ok": sum(call.outcome == "ok" for call in calls) / len(calls) if calls else 0.0,
-        "truncated": float(trajectory.finish_reason == "length"),
-    }
+from .parts import response_parts
 
 
 async def math_outcome(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
@@ -37,11 +22,6 @@ async def math_outcome(trajectory: Trajectory, task: Task, context: RewardContex
     has_format, answer = find_answer(model_text(trajectory), context.format)
     graded = has_format and trajectory.finish_reason == "stop"
     correct = graded and answer is not None and await context.equal(answer, task.label)
-    facts = call_facts(trajectory)
-    parts = {
-        "correct": float(correct),
-        "format_ok": float(has_format),
-        **facts,
-        "code_in_correct": float(correct and facts["used_code"]),
-    }
+    parts = response_parts(trajectory, correct=correct, format_ok=has_format)
+    parts["code_in_correct"] = float(correct and bool(trajectory.calls))
     return RewardParts(float(correct), correct, parts)

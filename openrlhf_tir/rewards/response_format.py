@@ -8,11 +8,11 @@ from __future__ import annotations
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 
 def response_format(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response. Its parts are correct, format_ok and those of `call_facts`."""
     has_format = find_answer(model_text(trajectory), context.format).ok
-    value = float(has_format)
-    return RewardParts(value, has_format, {**call_facts(trajectory), "correct": value, "format_ok": value})
+    parts = response_parts(trajectory, correct=has_format, format_ok=has_format)
+    return RewardParts(float(has_format), has_format, parts)

@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..errors import ConfigError
+from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking import minerva
-from .checking.answer_text import find_answer, model_text, open_boxed
+from .checking.answer_text import find_answer, in_braces, model_text, open_boxed
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 OPTIONS = ("turn_bonus", "official")
 RULES = ("recipe", "answer_line", "evaluation")
@@ -48,13 +48,8 @@ def softened(messages: int) -> float:
 
 def closed_box(text: str) -> str | None:
     r"""Return the content of the last \boxed{...}; None if its braces do not close, even if an earlier box does."""
-    start = text.rfind("\\boxed{")
-    depth = 0
-    for i in range(start + len("\\boxed"), len(text)) if start >= 0 else ():
-        depth += (text[i] == "{") - (text[i] == "}")
-        if depth == 0:
-            return text[start + len("\\boxed{") : i]
-    return None
+    _, box, tail = text.rpartition("\\boxed{")
+    return in_braces("{" + tail) if box else None
 
 
 def recipe_answer(response: str) -> str | None:
@@ -121,7 +116,7 @@ async def retool(trajectory: Trajectory, task: Task, context: RewardContext) -> 
         answer = find_answer(model_text(trajectory), "boxed").text
         correct = answer is not None and await context.equal(answer, task.label)
     wrong_score = softened(messages) if options.get("turn_bonus") else -1.0
-    parts = {"correct": float(correct), "format_ok": float(answer is not None), **call_facts(trajectory)}
+    parts = response_parts(trajectory, correct=correct, format_ok=answer is not None)
     return RewardParts(1.0 if correct else wrong_score, correct, parts)
 
 
@@ -135,8 +130,5 @@ def _rule(option: object) -> str | None:
         return None
     rule = "recipe" if option is True else option
     if rule not in RULES:
-        raise ConfigError(
-            f"reward.options.official = {option!r} is not a rule of ReTool's. Known: {', '.join(RULES)}. Use one of"
-            " them, or leave it out."
-        )
+        raise unknown("reward.options.official", rule, RULES, "Leave it out for the rule of this project.")
     return str(rule)

@@ -19,15 +19,15 @@ The label is a JSON list of gold answers, {"target": [...]}, or one answer as pl
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections.abc import Sequence
 
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
+from .checking.json_value import json_or_none
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 OPTIONS = ("substring", "format_score", "structure_score", "final_score", "retrieval_score", "verl", "official")
 MAX_TAGS = 10
@@ -154,10 +154,7 @@ def structured_score(
 
 def golds_of(label: str) -> list[str]:
     """Return the gold answers of a label."""
-    try:
-        value = json.loads(label)
-    except (ValueError, RecursionError):
-        return [label]
+    value = json_or_none(label)
     value = value.get("target") if isinstance(value, dict) else value
     if isinstance(value, list):
         return [str(gold) for gold in value]
@@ -200,10 +197,5 @@ def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> Rewa
         )
     if options.get("verl"):
         reward *= verl_share(model_text(trajectory))
-    parts = {
-        "correct": float(right),
-        "format_ok": float(not fault),
-        "retrieved": float(retrieved),
-        **call_facts(trajectory),
-    }
-    return RewardParts(reward, right, parts)
+    parts = response_parts(trajectory, correct=right, format_ok=not fault)
+    return RewardParts(reward, right, {**parts, "retrieved": float(retrieved)})

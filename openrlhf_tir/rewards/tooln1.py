@@ -18,8 +18,9 @@ from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
 from .checking.call_text import Calls
+from .checking.json_value import json_or_none
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 VARIANTS = ("v0", "llama", "v1_lexico", "v2_wo_reason", "v3_partial_reason", "v4_partial_reason_funcname")
@@ -44,15 +45,9 @@ def decode(text: str) -> list[Any] | None:
 
 
 def _json(text: str) -> Any:
-    """Return the value of JSON text, which may be encoded twice.
-
-    Return None for other text, and for JSON that Python's parser refuses, such as a number of 5,000 digits.
-    """
-    try:
-        value = json.loads(text)
-        return json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return None
+    """Return the value of JSON text, which may be encoded twice; None for other text."""
+    value = json_or_none(text)
+    return json_or_none(value) if isinstance(value, str) else value
 
 
 def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
@@ -140,8 +135,5 @@ def tooln1(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     correct = score(text, task.label) == 1.0
     block = last_block(text)
     ok = "<think>" in text and "</think>" in text and block is not None and decode(block) is not None
-    return RewardParts(
-        score(text, task.label, variant),
-        correct,
-        {"correct": float(correct), "format_ok": float(ok), **call_facts(trajectory)},
-    )
+    parts = response_parts(trajectory, correct=correct, format_ok=ok)
+    return RewardParts(score(text, task.label, variant), correct, parts)

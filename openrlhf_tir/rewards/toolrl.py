@@ -27,8 +27,9 @@ from ..config.paths import shown
 from ..errors import ConfigError
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text, without_end_marks
+from .checking.json_value import json_or_none
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 _THINK = r"<think>.*?</think>"
 _CALL = r"<tool_call>\n.*?\n</tool_call>"
@@ -119,10 +120,7 @@ def gold_calls(target: str) -> list[dict[str, Any]]:
     """
     calls = []
     for number, line in enumerate(_lines(target) if "<tool_call>" in target else (), 1):
-        try:
-            call = json.loads(line)
-        except (ValueError, RecursionError):
-            call = None
+        call = json_or_none(line)
         if not (
             isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get("parameters"), dict)
         ):
@@ -259,10 +257,8 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     is_well_formed = well_formed(text, task.label)
     correct = is_well_formed and result.correctness >= perfect.correctness
     parts = {
-        "correct": float(correct),
-        "format_ok": float(is_well_formed),
+        **response_parts(trajectory, correct=correct, format_ok=is_well_formed),
         "correctness": result.correctness,
         "length": result.length,
-        **call_facts(trajectory),
     }
     return RewardParts(result.score, correct, parts)

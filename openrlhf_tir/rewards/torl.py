@@ -19,7 +19,7 @@ from ..types import RewardParts, Task, Trajectory
 from .checking import library_verdict, minerva
 from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 OPTIONS = ("wformat", "execution_penalty", "official")
 
@@ -82,9 +82,8 @@ async def torl(trajectory: Trajectory, task: Task, context: RewardContext) -> Re
         answer = find_answer(model_text(trajectory), "boxed").text
         boxed = answer is not None
         correct = answer is not None and await context.equal(answer, task.label)
-    facts = call_facts(trajectory)
     succeeded = [call.outcome == "ok" for call in trajectory.calls]
     failed = succeeded[-1:] != [True] if options.get("official") else not all(succeeded)
     penalty = float(options.get("execution_penalty", 0.0)) if failed else 0.0
     reward = reward_of(boxed, correct, bool(options.get("wformat"))) - penalty
-    return RewardParts(reward, correct, {"correct": float(correct), "format_ok": float(boxed), **facts})
+    return RewardParts(reward, correct, response_parts(trajectory, correct=correct, format_ok=boxed))

@@ -20,7 +20,7 @@ from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import last_boxed, model_text
 from .context import RewardContext
 from .gsm8k import compare
-from .math_outcome import call_facts
+from .parts import call_facts
 from .searchr1 import golds_of, verl_score
 
 MATHEMATICS = (

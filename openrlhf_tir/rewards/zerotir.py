@@ -24,7 +24,7 @@ from .checking.answer_text import last_boxed, model_text, open_boxed, without_co
 from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
 from .context import RewardContext
-from .math_outcome import call_facts
+from .parts import response_parts
 
 PAD = "<|endoftext|>"
 """Padding token of the models that the method trains. The reference removes it from the response before all else."""
@@ -251,13 +251,8 @@ async def zerotir(trajectory: Trajectory, task: Task, context: RewardContext) ->
     record = score(facts, flags, rules, checked, verdicts, repeated)
     numbers = {k: float(v) for k, v in record.items() if k != "graded_text"}
     correct = numbers["answer_rewards"] > 0.5
-    parts = {
-        **numbers,
-        **call_facts(trajectory),
-        "correct": float(correct),
-        "format_ok": 1.0 - numbers["format_answer"],
-    }
-    return RewardParts(numbers["rewards"], correct, parts)
+    parts = response_parts(trajectory, correct=correct, format_ok=checked.graded_text is not None)
+    return RewardParts(numbers["rewards"], correct, {**numbers, **parts})
 
 
 async def _judge(

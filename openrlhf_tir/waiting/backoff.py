@@ -18,6 +18,8 @@ from ..errors import Unavailable
 
 T = TypeVar("T")
 
+TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP status codes after which a request may be sent again: the server is busy, broken or restarting."""
 FIRST_S = 1.0
 CAP_S = 60.0
 """Largest pause, in seconds: the end of an outage is noticed within a minute, and a server that is down is not

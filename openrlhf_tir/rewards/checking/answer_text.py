@@ -79,12 +79,18 @@ def open_boxed(text: str) -> str | None:
         return None
     if not tail.startswith("{"):
         return tail.split("$")[0].strip()
+    content = in_braces(tail)
+    return tail[1:] if content is None else content
+
+
+def in_braces(text: str) -> str | None:
+    """Return the content of the braces with which a text begins; None if they do not close."""
     depth = 0
-    for position, character in enumerate(tail):
+    for position, character in enumerate(text):
         depth += (character == "{") - (character == "}")
         if depth == 0:
-            return tail[1:position]
-    return tail[1:]
+            return text[1:position]
+    return None
 
 
 def count_words(text: str) -> int:

@@ -19,7 +19,7 @@ import urllib.request
 
 from ...config.sections.reward import WALL_NAME
 from ...errors import VerifierError
-from ...waiting.backoff import backoff_s, jittered
+from ...waiting.backoff import TRANSIENT_STATUSES, backoff_s, jittered
 
 CHAT = "/chat/completions"
 MAX_CHARS = 4000
@@ -28,7 +28,6 @@ MAX_TOKENS = 256
 """Tokens of the reply at most: a verdict, or a short thought and a verdict."""
 REPLY_BYTES = 1 << 20
 FIRST_PAUSE_S = 0.5
-TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 SHARE = 0.9
 """Share of the deadline that is used, so that the error says what the server did before the worker is killed."""
 
@@ -116,7 +115,7 @@ def _reply(request: urllib.request.Request, until: float, deadline: str, setting
                 return _message_content(response.read(REPLY_BYTES))
         except urllib.error.HTTPError as e:
             fault = f"answered HTTP {e.code}: {_beginning(e)!r}"
-            if e.code not in TRANSIENT:
+            if e.code not in TRANSIENT_STATUSES:
                 raise VerifierError(f"The model at {request.full_url} {fault}. Correct {settings}.") from None
         except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError) as e:
             # no connection, a reply that breaks off, or not the reply of a chat

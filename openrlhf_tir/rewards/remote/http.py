@@ -17,13 +17,11 @@ from typing import Any
 import aiohttp
 
 from ...errors import RewardError, VerifierError
-from ...waiting.backoff import backoff_s, jittered
+from ...waiting.backoff import TRANSIENT_STATUSES, backoff_s, jittered
 from ..limits import RewardLimits
 
 LONGEST_PAUSE_S = 30.0
 """Longest pause between two attempts, so that a server that comes back is used within half a minute."""
-AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP status codes after which a request is repeated."""
 SHOWN = 300
 """Characters of a server's answer that a message shows."""
 
@@ -77,7 +75,7 @@ class RewardServers:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.limits.remote.seconds))
         async with self._session.post(url, json=body, allow_redirects=False) as response:
             text = await response.text("utf-8", errors="replace")
-            if response.status in AGAIN:
+            if response.status in TRANSIENT_STATUSES:
                 raise aiohttp.ClientError(f"HTTP {response.status}: {text[:SHOWN]}")
             if response.status != 200:
                 raise RewardError(
