@@ -20,16 +20,13 @@ def _library():
     return math_verify
 
 
-def parse_boxed(latex: str) -> list[Any]:
-    """Return math-verify's reading: [expression, text], [text] if it cannot be interpreted, or []."""
-    return [*_read(latex)]
-
-
 @lru_cache(maxsize=256)
-def _read(latex: str) -> list[Any]:
-    """Return math-verify's reading. It is cached: a worker reads the same gold answer for each response of a group."""
-    reading: list[Any] = _library().parse(f"\\boxed{{{latex}}}", parsing_timeout=None)
-    return reading
+def parse_boxed(latex: str) -> list[Any]:
+    """Return math-verify's reading: [expression, text], [text] if it cannot be interpreted, or [].
+
+    It is kept, so do not change it: a worker reads the same gold answer for each response of a group.
+    """
+    return _library().parse(f"\\boxed{{{latex}}}", parsing_timeout=None)
 
 
 def parse_bare(text: str) -> list[Any]:

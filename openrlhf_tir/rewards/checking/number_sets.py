@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from .answer_form import Chain, Form, Listed, Literal, Scalar, Several, Union
@@ -21,8 +22,8 @@ def equal_sets(a: Form, b: Form) -> bool:
     y = _set_of(b)
     if x is None or y is None:
         return False
-    (name, first) = x
-    (other, second) = y
+    name, first = x
+    other, second = y
     if name and other and name != other:
         return False
     return first == second or _same_pieces(first, second)
@@ -68,10 +69,9 @@ def _set_of(form: Form) -> tuple[str, Any] | None:
             return "", getattr(sympy.S, _NUMBER_SETS[text.strip()])
         case Union(parts, operators):
             return _folded([_set_of(p) for p in parts], operators)
-        case Several(items, word) if word in ("or", "and"):
-            return _folded(
-                [_set_of(i) for i in items], ["union" if word == "or" else "intersection"] * (len(items) - 1)
-            )
+        case Several(items, "or" | "and" as word):
+            operator = "union" if word == "or" else "intersection"
+            return _folded([_set_of(i) for i in items], [operator] * (len(items) - 1))
         case Several((Chain((name, *_), ("!=",)), *_) as items, ","):
             # x != 1, x != 2 and x != 1, 2
             excluded = [_set_of(i if isinstance(i, Chain) else Chain((name, i), ("!=",))) for i in items]
@@ -84,11 +84,9 @@ def _set_of(form: Form) -> tuple[str, Any] | None:
 
 
 def _folded(sets: Sequence[tuple[str, Any] | None], operators: Sequence[str]) -> tuple[str, Any] | None:
-    if any(s is None for s in sets):
-        return None
     known_sets = [s for s in sets if s is not None]
     names = {name for name, _ in known_sets if name}
-    if len(names) > 1:
+    if len(known_sets) < len(sets) or len(names) > 1:
         return None
     result = known_sets[0][1]
     for operator, (_, other) in zip(operators, known_sets[1:], strict=True):
@@ -110,25 +108,16 @@ def _solution(chain: Chain) -> tuple[str, Any] | None:
         return (chain.terms[0].text.strip(), inner[1]) if inner and isinstance(chain.terms[0], Scalar) else None
     solutions = sympy.S.Reals
     names: set[Any] = set()
-    for single in _single_relations(chain):
-        left_side, right_side = (expression_of(t.text) if isinstance(t, Scalar) else None for t in single.terms)
+    for terms, operator in zip(pairwise(chain.terms), chain.relations, strict=True):
+        left_side, right_side = (expression_of(t.text) if isinstance(t, Scalar) else None for t in terms)
         if left_side is None or right_side is None:
             return None
         names |= left_side.free_symbols | right_side.free_symbols
         if len(names) != 1:
             return None
-        real = sympy.Symbol("variable", real=True)
-        substitution = {name: real for name in names}
-        makers = {"<": sympy.Lt, ">": sympy.Gt, "<=": sympy.Le, ">=": sympy.Ge, "!=": sympy.Ne, "=": sympy.Eq}
-        relation = makers[single.relations[0]](left_side.xreplace(substitution), right_side.xreplace(substitution))
-        if relation in (sympy.true, sympy.false):
-            solved = sympy.S.Reals if relation == sympy.true else sympy.S.EmptySet
-        else:
-            solved = relation.as_set()
-        solutions = solutions.intersect(solved)
-    return (str(names.pop()), solutions) if names else None
-
-
-def _single_relations(chain: Chain) -> Iterator[Chain]:
-    for i, relation in enumerate(chain.relations):
-        yield Chain((chain.terms[i], chain.terms[i + 1]), (relation,))
+        variable = dict.fromkeys(names, sympy.Symbol("variable", real=True))
+        relation = sympy.Rel(
+            left_side.xreplace(variable), right_side.xreplace(variable), "==" if operator == "=" else operator
+        )
+        solutions = solutions.intersect(relation.as_set())
+    return str(names.pop()), solutions

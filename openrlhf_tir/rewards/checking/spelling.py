@@ -12,10 +12,9 @@ import unicodedata
 
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻ"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₒₓₕₖₗₘₙₚₛₜᵢⱼᵣᵤᵥ"
-_SUPERSCRIPTS = str.maketrans(_RAISED, "0123456789+-=()niabcdefghjklmoprstuvwxyz")
-_SUBSCRIPTS = str.maketrans(_LOWERED, "0123456789+-=()aeoxhklmnpstijruv")
 _SIGNS = {
-    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∙": r"\cdot ",
+    "−": "-", "⁻": "-", "₋": "-", "–": "-",
+    "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∙": r"\cdot ",
     "÷": "/",
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∞": r"\infty ", "∪": r"\cup ",
     "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}",
@@ -25,7 +24,7 @@ _SIGNS = {
     "⩽": r"\le ", "⩾": r"\ge ", "≦": r"\le ", "≧": r"\ge ", "≡": r"\equiv ", "∗": "*", "∣": "|", "∠": r"\angle ",
     "∼": r"\sim ", "≃": r"\simeq ", "¢": " cents", "→": r"\to ",
     "√": r"\sqrt", "∨": r"\lor ", "∧": r"\land ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
-    "，": ",", "；": ";", "：": ":", "（": "(", "⟨": "(", "⟩": ")", "）": ")",
+    "⟨": "(", "⟩": ")",
     "Γ": r"\Gamma ", "Δ": r"\Delta ", "Θ": r"\Theta ", "Λ": r"\Lambda ", "Ξ": r"\Xi ", "Π": r"\Pi ", "Σ": r"\Sigma ",
     "Φ": r"\Phi ", "Ψ": r"\Psi ",
 }  # fmt: skip
@@ -282,8 +281,8 @@ def _facing_inwards(match: re.Match[str]) -> str:
 def _unicode(text: str) -> str:
     text = _OVERLINED.sub(lambda m: f"\\overline{{{m[1].replace(chr(0x305), '')}}}", text)
     text = _VULGAR.sub(lambda m: _vulgar(m[1]), text)
-    text = re.sub(f"[{_RAISED}]+", lambda m: f"^{{{m[0].translate(_SUPERSCRIPTS)}}}", text)
-    text = re.sub(f"[{_LOWERED}]+", lambda m: f"_{{{m[0].translate(_SUBSCRIPTS)}}}", text)
+    text = re.sub(f"[{_RAISED}]+", r"^{\g<0>}", text)
+    text = re.sub(f"[{_LOWERED}]+", r"_{\g<0>}", text)
     text = "".join(_SIGNS.get(c, c) for c in text)
     return unicodedata.normalize("NFKC", text)
 

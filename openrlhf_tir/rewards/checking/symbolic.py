@@ -136,19 +136,18 @@ def _equal_forms(a: Form, b: Form) -> bool:
             names = sorted(len(_names(side)) for side in (a, b) if isinstance(side, Several))
             if names[0] == 0 and names[1] > 1:
                 return _in_order(_by_name(a), _by_name(b))
-            return _in_any_order(x, y)
-    if isinstance(a, Chain) and not isinstance(b, Chain) and (unnamed := _value_of(a)) is not None:
-        return _equal_forms(unnamed, b)
-    if isinstance(b, Chain) and not isinstance(a, Chain) and (unnamed := _value_of(b)) is not None:
-        return _equal_forms(a, unnamed)
+            return can_be_paired(x, y, _equal_forms)
+    if isinstance(a, Chain) != isinstance(b, Chain):
+        unnamed = _unnamed(a), _unnamed(b)
+        if unnamed != (a, b):
+            return _equal_forms(*unnamed)
     if isinstance(a, Listed) and isinstance(b, Listed) and (a.opening, a.closing) == (b.opening, b.closing):
         if _is_set(a):
             return can_be_paired(_distinct(a.items), _distinct(b.items), _equal_items)
         return len(a.items) == len(b.items) and all(map(_equal_items, a.items, b.items))
-    if isinstance(a, Listed) and (verdict := _equal_listed(a, b)) is not None:
-        return verdict
-    if isinstance(b, Listed) and (verdict := _equal_listed(b, a)) is not None:
-        return verdict
+    for listed, other in ((a, b), (b, a)):
+        if isinstance(listed, Listed) and (verdict := _equal_listed(listed, other)) is not None:
+            return verdict
     if isinstance(a, Chain) and isinstance(b, Chain) and _equal_chains(a, b):
         return True
     return equal_sets(a, b)
@@ -160,7 +159,9 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
         if isinstance(other, Several) and not _is_relational(other):
             letters = {_name_of(item).partition("_")[0] for item in other.items} - {""}
             same_name = len(letters) <= 1  # x = 7, y = 8 are no two values of x
-            return same_name and can_be_paired(_distinct(listed.items), _distinct(_values(other)), _equal_items)
+            return same_name and can_be_paired(
+                _distinct(listed.items), _distinct([*map(_unnamed, other.items)]), _equal_items
+            )
         if isinstance(other, Scalar) and len(listed.items) == 1 and other.text != r"\emptyset":
             return _equal_items(listed.items[0], other)
         if isinstance(other, Listed) and len(listed.items) == 1 and isinstance(listed.items[0], Listed):
@@ -173,14 +174,12 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
         return same_rows and all(_in_order(row, cells) for row, cells in zip(rows, other.rows, strict=True))
     if listed.opening + listed.closing != "()":
         return None
-    if isinstance(other, Several) and other.joint == "and" and len(_names(other)) == len(other.items):
+    if isinstance(other, Several) and (
+        other.joint == "," or (other.joint == "and" and len(_names(other)) == len(other.items))
+    ):
         return _in_order(listed.items, _by_name(other))
-    if isinstance(other, Several) and other.joint == ",":
-        return _in_order(listed.items, _by_name(other))
-    if isinstance(other, Matrix) and len(other.rows[0]) == 1:
-        return _in_order(listed.items, tuple(row[0] for row in other.rows))
-    if isinstance(other, Matrix) and len(other.rows) == 1:
-        return _in_order(listed.items, other.rows[0])
+    if isinstance(other, Matrix) and 1 in (len(other.rows), len(other.rows[0])):
+        return _in_order(listed.items, [cell for row in other.rows for cell in row])
     return None
 
 
@@ -216,6 +215,12 @@ def _value_of(chain: Chain) -> Form | None:
     return chain.terms[-1] if set(chain.relations) == {"="} and is_consistent else None
 
 
+def _unnamed(form: Form) -> Form:
+    """Return the value that a chain gives to a name; any other form as it is."""
+    value = _value_of(form) if isinstance(form, Chain) else None
+    return form if value is None else value
+
+
 def _is_value(form: Form) -> bool:
     """Return True for a solution, which "and" joins to others as well as "or"."""
     return isinstance(form, Chain | Listed | Matrix) or _is_constant(form)
@@ -225,14 +230,10 @@ def _is_constant(form: Form) -> bool:
     return isinstance(form, Scalar) and (value := expression_of(form.text)) is not None and value.is_number
 
 
-def _values(form: Several) -> tuple[Form, ...]:
-    return tuple(value if isinstance(i, Chain) and (value := _value_of(i)) is not None else i for i in form.items)
-
-
 def _by_name(form: Several) -> tuple[Form, ...]:
     """Return the values of items. If their names follow each other, as in y = 2, x = 1, in the names' order."""
     names = [_name_of(item) for item in form.items]
-    values = _values(form)
+    values = tuple(map(_unnamed, form.items))
     if any(len(name) != 1 for name in names) or any(ord(y) - ord(x) != 1 for x, y in pairwise(sorted(names))):
         return values
     return tuple(value for _, value in sorted(zip(names, values, strict=True), key=lambda pair: pair[0]))
@@ -273,10 +274,6 @@ def _is_relational(form: Several) -> bool:
 
 def _in_order(a: Sequence[Form], b: Sequence[Form]) -> bool:
     return len(a) == len(b) and all(_equal_forms(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _in_any_order(a: Sequence[Form], b: Sequence[Form]) -> bool:
-    return can_be_paired(a, b, _equal_forms)
 
 
 def _equal_items(a: Form, b: Form) -> bool:
