@@ -48,6 +48,11 @@ class BadRows:
         if len(self.listed) < self.most:
             self.listed.append(shorten(str(error), 500))
 
+    def add(self, count: int, listed: Sequence[str]) -> None:
+        """Record the bad rows that another BadRows has counted and listed."""
+        self.count += count
+        self.listed += listed[: self.most - len(self.listed)]
+
     def check_some_good(self, good: int, datasets: Sequence[str]) -> None:
         """Check that at least one row was good. If none was, the rows are read in a wrong way.
 

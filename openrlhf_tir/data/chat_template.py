@@ -23,14 +23,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import cache, cached_property, lru_cache
-from itertools import accumulate, pairwise
+from functools import cache, cached_property, lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.paths import shorten
 from ..errors import ConfigError, DataError
 from ..inert import ESCAPED_MARK, MARK, marked_in
+from ..rewards.checking.json_value import json_or_none
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -93,9 +94,8 @@ class ChatTemplate:
         self.writes_time = writes_time
         self._variants: dict[str, ChatTemplate] = {}
         """JSON of options -> the template with them."""
-        self._specials = (
-            re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True)))) if specials else None
-        )
+        longest_first = "|".join(map(re.escape, sorted(specials, key=len, reverse=True)))
+        self._specials = re.compile(f"({longest_first or '(?!)'})")  # (?!) matches nothing
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> ChatTemplate:
@@ -109,7 +109,7 @@ class ChatTemplate:
                 tokenizer.apply_chat_template(list(messages), tokenize=False, **{**clock, **options, **arguments})
             )
 
-        return cls(apply, specials_of(tokenizer), added_of(tokenizer), writes_time=writes_time)
+        return cls(apply, special_texts(tokenizer), added_texts(tokenizer), writes_time=writes_time)
 
     def with_options(self, options: Mapping[str, Any]) -> ChatTemplate:
         """Return the template with further keyword arguments, which take precedence.
@@ -120,19 +120,12 @@ class ChatTemplate:
         if not options:
             return self
         key = json.dumps(options, sort_keys=True, default=repr)
-        variant = self._variants.get(key)
-        if variant is None:
-            variant = self._variant({**options})
+        if key not in self._variants:
             if len(self._variants) >= MAX_VARIANTS:
                 self._variants.clear()
-            self._variants[key] = variant
-        return variant
-
-    def _variant(self, options: Mapping[str, Any]) -> ChatTemplate:
-        def apply(messages: Sequence[Message], **arguments: Any) -> str:
-            return self._apply(messages, **{**options, **arguments})
-
-        return ChatTemplate(apply, self.specials, self.added, writes_time=self.writes_time)
+            apply = partial(self._apply, **options)
+            self._variants[key] = ChatTemplate(apply, self.specials, self.added, writes_time=self.writes_time)
+        return self._variants[key]
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message] = (), *, go_on: bool = True) -> str:
         """Return a conversation as text.
@@ -255,10 +248,8 @@ class ChatTemplate:
             arguments = call.get("arguments")
             if wants_text and isinstance(arguments, Mapping):
                 return {**call, "arguments": json.dumps(arguments, ensure_ascii=False)}
-            if not wants_text and isinstance(arguments, str):
-                with suppress(ValueError, RecursionError):
-                    if isinstance(read := json.loads(arguments), dict):
-                        return {**call, "arguments": self.inert(read)}  # Escapes of JSON may spell a token.
+            if not wants_text and isinstance(arguments, str) and isinstance(read := json_or_none(arguments), dict):
+                return {**call, "arguments": self.inert(read)}  # Escapes of JSON may spell a token.
             return call
 
         calls = message["tool_calls"]
@@ -412,14 +403,12 @@ class ChatTemplate:
 
     def pieces(self, rendered: str) -> list[tuple[str, bool]]:
         """Return a rendered text, cut at its special tokens: (piece, whether it is a special token)."""
-        matches = self._specials.finditer(rendered) if self._specials else ()
-        cuts = [0, *(position for match in matches for position in match.span()), len(rendered)]
-        # The texts between the cuts are alternately ordinary and special.
-        return [(rendered[start:end], i % 2 == 1) for i, (start, end) in enumerate(pairwise(cuts)) if end > start]
+        # The pieces are alternately ordinary and special.
+        return [(piece, i % 2 == 1) for i, piece in enumerate(self._specials.split(rendered)) if piece]
 
     def first_special(self, rendered: str) -> str:
         """Return the first special token; "" if there is none."""
-        match = self._specials.search(rendered) if self._specials else None
+        match = self._specials.search(rendered)
         return match[0] if match else ""
 
 
@@ -443,13 +432,6 @@ def call_id(before: Sequence[Message]) -> str:
 
 
 @lru_cache(maxsize=4)
-def specials_of(tokenizer: Any) -> tuple[str, ...]:
-    """Return `special_texts` of a tokenizer. They are kept, because collecting them takes longer than rendering a
-    prompt."""
-    return tuple(special_texts(tokenizer)) if hasattr(tokenizer, "all_special_tokens") else ()
-
-
-@lru_cache(maxsize=4)
 def bos_of(tokenizer: Any) -> str:
     """Return the text of the token that the tokenizer itself puts before every text; "" if it puts none.
 
@@ -463,17 +445,12 @@ def bos_of(tokenizer: Any) -> str:
 
 
 @lru_cache(maxsize=4)
-def added_of(tokenizer: Any) -> tuple[str, ...]:
-    """Return `added_texts` of a tokenizer."""
-    return tuple(added_texts(tokenizer))
-
-
-def added_texts(tokenizer: Any) -> list[str]:
+def added_texts(tokenizer: Any) -> tuple[str, ...]:
     """Return the texts of a tokenizer's added tokens that are not special, such as <tool_call> or <think>."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     # An added token of white space (runs of blanks and newlines in some vocabularies) marks nothing.
     texts = {token.content for token in added if not token.special}
-    return sorted(text for text in texts if len(text) > 1 and text.strip())
+    return tuple(sorted(text for text in texts if len(text) > 1 and text.strip()))
 
 
 @lru_cache(maxsize=4)
@@ -486,11 +463,15 @@ def special_texts_of(model: str) -> tuple[str, ...]:
         return ()
 
 
-def special_texts(tokenizer: Any) -> list[str]:
+@lru_cache(maxsize=4)
+def special_texts(tokenizer: Any) -> tuple[str, ...]:
     """Return the texts of a tokenizer's special tokens, including added tokens that have no name (eos, pad, ...).
 
-    The unknown token is left out: it stands for characters that the vocabulary lacks, and is special only by name.
+    The unknown token is left out: it stands for characters that the vocabulary lacks, and is special only by name. The
+    texts are kept, because collecting them takes longer than rendering a prompt.
     """
+    if not hasattr(tokenizer, "all_special_tokens"):
+        return ()
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     added_specials = {token.content for token in added if token.special}
-    return sorted({*tokenizer.all_special_tokens, *added_specials} - {tokenizer.unk_token})
+    return tuple(sorted({*tokenizer.all_special_tokens, *added_specials} - {tokenizer.unk_token}))

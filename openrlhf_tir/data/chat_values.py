@@ -10,12 +10,12 @@ A value that is not a chat is returned as it is, because a problem may be JSON t
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..config.paths import shown
 from ..errors import DataError
+from ..rewards.checking.json_value import json_or_none
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -63,10 +63,9 @@ def _parsed(text: str) -> Any:
         return text
     if not any(key in stripped for key in ("role", "from")):
         return text
-    try:
-        return json.loads(stripped)
-    except (ValueError, RecursionError):
-        pass
+    value = json_or_none(stripped)
+    if value is not None:
+        return value
     try:
         return ast.literal_eval(stripped)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

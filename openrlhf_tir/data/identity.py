@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from ..types import Task
-from .prompt_set import StoredTasks, task_of
+from .prompt_set import StoredTasks
 
 REPEATED_TASKS = 20_000
 """Distinct tasks whose texts are kept while rows are digested, so that a repeated row costs a lookup."""
@@ -52,7 +52,7 @@ def columns_digest(tasks: Sequence[Task]) -> str:
     hashing = xxhash.xxh3_128(of_tasks.encode())
     places = tasks.extras.places
     for i in np.flatnonzero(places >= 0):
-        hashing.update(f"{i} {tasks.extras.rows[places[i]][0]}".encode())
+        hashing.update(f"{i} {tasks.extras.rows[places[i]]}".encode())
     return hashing.hexdigest()
 
 
@@ -61,6 +61,6 @@ def _texts(tasks: Sequence[Task], part: Callable[[Task], Any]) -> Iterator[bytes
         yield from (json.dumps(part(task), default=repr).encode() for task in tasks)
         return
     rows = tasks.rows
-    text_of = lru_cache(REPEATED_TASKS)(lambda place: json.dumps(part(task_of(rows[place])), default=repr).encode())
+    text_of = lru_cache(REPEATED_TASKS)(lambda place: json.dumps(part(rows[place]), default=repr).encode())
     for start in range(0, len(tasks), ROWS_AT_ONCE):
         yield from map(text_of, tasks.places[start : start + ROWS_AT_ONCE].tolist())

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..inert import MARK
+from ..rewards.checking.json_value import json_or_none
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
@@ -121,10 +122,7 @@ def _texts(content: Any) -> Iterator[str]:
 def _leaves(value: Any) -> Iterator[str]:
     """Yield the texts and numbers in arguments. Texts that are JSON are parsed first."""
     if isinstance(value, str):
-        try:
-            inner = json.loads(value)
-        except (ValueError, RecursionError):
-            inner = None
+        inner = json_or_none(value)
         if isinstance(inner, dict | list):
             yield from _leaves(inner)
         else:

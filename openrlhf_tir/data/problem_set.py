@@ -59,8 +59,8 @@ class Problem(NamedTuple):
     left_out: Mapping[str, str] = {}
 
 
-Read = Callable[[Data, BadRows, bool], Iterator[Problem]]
-"""Reads the problems of all rows in order. The last argument says whether every row must have a label."""
+Read = Callable[[BadRows], Iterator[Problem]]
+"""Reads the problems of all rows in order, and passes the rows that it leaves out to the BadRows."""
 
 
 class RowExtras(NamedTuple):
@@ -71,7 +71,7 @@ class RowExtras(NamedTuple):
         places: [rows of the data] int32, index into `rows`; -1 for a row whose columns are those of its problem.
     """
 
-    rows: Sequence[tuple[Any, ...]]
+    rows: Sequence[str]
     places: np.ndarray
 
 
@@ -85,7 +85,7 @@ class ProblemSet(NamedTuple):
         digest: Digest of the content, settings and code that it was made from; None if nothing is cached.
     """
 
-    distinct: Sequence[Problem]
+    distinct: StoredRows[Problem]
     places: np.ndarray
     extras: RowExtras
     digest: str | None
@@ -94,23 +94,13 @@ class ProblemSet(NamedTuple):
         """Return how many rows each distinct problem has: [distinct] int64."""
         return np.bincount(self.places, minlength=len(self.distinct))
 
+    def dataset_of(self) -> np.ndarray:
+        """Return the place of each distinct problem's data set in data.prompt_dataset: [distinct] int32."""
+        return self.distinct.column("dataset").cast("int32").to_numpy()
 
-class _Distinct(Sequence[Problem]):
-    """Stored problems, decoded when they are read."""
 
-    def __init__(self, rows: StoredRows) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [_decoded(row) for row in self.rows[place]]
-        return _decoded(self.rows[place])
-
-    def __iter__(self) -> Iterator[Problem]:
-        return map(_decoded, self.rows)
+def _text(row: tuple[Any, ...]) -> str:
+    return row[0]
 
 
 def _decoded(row: tuple[Any, ...]) -> Problem:
@@ -134,21 +124,20 @@ def problem_set(cfg: Data, bad: BadRows, read: Read, *, labels: bool = True) -> 
     """
 
     def write(building: Path) -> None:
-        counted = BadRows(cfg.on_bad_row, bad.most)
-        _, places, extras = _written(read(cfg, counted, labels), building)
+        counted = BadRows(bad.on, bad.most)
+        _, places, extras = _written(read(counted), building)
         np.save(building / PLACES, places)
         np.save(building / EXTRA_PLACES, extras.places)
         (building / BAD).write_text(json.dumps([counted.count, counted.listed]))
 
     entry = _entry(cfg, labels)
     directory = entry.existing() or entry.make(write)
-    counted = BadRows(cfg.on_bad_row, bad.most)
     if directory is None:
-        return _with_bad(bad, counted, *_written(read(cfg, counted, labels), None), None)
+        return ProblemSet(*_written(read(bad), None), None)
+    bad.add(*json.loads((directory / BAD).read_text()))
     places = np.load(directory / PLACES, mmap_mode="r")
-    extras = RowExtras(StoredRows(directory / EXTRA), np.load(directory / EXTRA_PLACES, mmap_mode="r"))
-    counted.count, counted.listed = json.loads((directory / BAD).read_text())
-    return _with_bad(bad, counted, StoredRows(directory / PROBLEMS), places, extras, entry.digest)
+    extras = RowExtras(StoredRows(directory / EXTRA, _text), np.load(directory / EXTRA_PLACES, mmap_mode="r"))
+    return ProblemSet(StoredRows(directory / PROBLEMS, _decoded), places, extras, entry.digest)
 
 
 def _entry(cfg: Data, labels: bool) -> Entry:
@@ -158,15 +147,7 @@ def _entry(cfg: Data, labels: bool) -> Entry:
     return Entry(cache_directory() if cacheable else None, "problems", [cfg.datasets, digests, settings, labels])
 
 
-def _with_bad(
-    bad: BadRows, counted: BadRows, rows: StoredRows, places: np.ndarray, extras: RowExtras, digest: str | None
-) -> ProblemSet:
-    bad.count += counted.count
-    bad.listed += counted.listed[: bad.most - len(bad.listed)]
-    return ProblemSet(_Distinct(rows), places, extras, digest)
-
-
-def _written(problems: Iterator[Problem], directory: Path | None) -> tuple[StoredRows, np.ndarray, RowExtras]:
+def _written(problems: Iterator[Problem], directory: Path | None) -> tuple[StoredRows[Problem], np.ndarray, RowExtras]:
     """Write each distinct problem once; return them with the place of each row's problem and the rows' own columns."""
     places, extra_places = array("i"), array("i")
     extra_of_place = array("Q")  # a hash of each distinct problem's columns, in place of their text
@@ -196,8 +177,8 @@ def _written(problems: Iterator[Problem], directory: Path | None) -> tuple[Store
                 own = extra_writer.append((extra,))
             places.append(place)
             extra_places.append(own)
-    extras = RowExtras(StoredRows(extra_writer.source), _numbers(extra_places))
-    return StoredRows(writer.source), _numbers(places), extras
+    extras = RowExtras(StoredRows(extra_writer.source, _text), _numbers(extra_places))
+    return StoredRows(writer.source, _decoded), _numbers(places), extras
 
 
 def _numbers(values: array[int]) -> np.ndarray:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Data
 from ..machine.files import replace_text
 from ..types import Chat, Task
 from .bad_rows import BadRows
@@ -27,7 +26,7 @@ from .cache import Entry
 from .problem_set import ProblemSet, RowExtras
 from .stored_rows import RowWriter, StoredRows
 
-COLUMNS = ("prompt", "label", "env", "meta", "chat", "row", "dataset", "extra")
+COLUMNS = ("prompt", "label", "env", "meta", "chat", "row", "extra")
 TASKS = "tasks.arrow"
 PLACES = "places.npy"
 ROWS = "rows.npy"
@@ -38,8 +37,8 @@ BAD_ROW = "bad_row"
 RECENT_TASKS = 1024
 """Tasks that stay in memory: those of the groups under way."""
 
-Prepared = Iterator[tuple[int, Task, int, bool]]
-"""(place of the problem, its task, its data set, whether the prompt is short enough)."""
+Prepared = Iterator[tuple[int, Task, bool]]
+"""(place of the problem, its task, whether the prompt is short enough)."""
 
 
 class StoredTasks(Sequence[Task]):
@@ -52,7 +51,7 @@ class StoredTasks(Sequence[Task]):
         directory: The cache entry, if there is one.
     """
 
-    def __init__(self, rows: StoredRows, places: np.ndarray, extras: RowExtras, directory: Path | None) -> None:
+    def __init__(self, rows: StoredRows[Task], places: np.ndarray, extras: RowExtras, directory: Path | None) -> None:
         self.rows = rows
         self.places = places
         self.extras = extras
@@ -63,8 +62,8 @@ class StoredTasks(Sequence[Task]):
         return StoredTasks, (self.rows, self.places, self.extras, self._directory)
 
     def _make(self, place: int, own: int) -> Task:
-        task = task_of(self.rows[place])
-        return task if own < 0 else replace(task, extra=json.loads(self.extras.rows[own][0]))
+        task = self.rows[place]
+        return task if own < 0 else replace(task, extra=json.loads(self.extras.rows[own]))
 
     def __len__(self) -> int:
         return len(self.places)
@@ -91,9 +90,9 @@ class StoredTasks(Sequence[Task]):
         return memo[name]
 
 
-def task_of(row: tuple[Any, ...]) -> Task:
+def _decoded(row: tuple[Any, ...]) -> Task:
     """Return the task of a stored row."""
-    prompt, label, env, meta, chat, name, _, extra = row
+    prompt, label, env, meta, chat, name, extra = row
     chat_value = None
     if chat is not None:
         messages, tools, of_text = json.loads(chat)
@@ -101,13 +100,13 @@ def task_of(row: tuple[Any, ...]) -> Task:
     return Task(prompt, label, env, json.loads(meta), chat=chat_value, row=name, extra=json.loads(extra))
 
 
-def _row(task: Task, dataset: int) -> tuple[str | None, ...]:
+def _row(task: Task) -> tuple[str | None, ...]:
     chat = None
     if task.chat is not None:
         chat = json.dumps([task.chat.messages, task.chat.tools, task.chat.of_text], ensure_ascii=False)
     meta = json.dumps(task.meta, ensure_ascii=False)
     extra = json.dumps(task.extra, ensure_ascii=False)
-    return task.prompt, task.label, task.env, meta, chat, task.row, str(dataset), extra
+    return task.prompt, task.label, task.env, meta, chat, task.row, extra
 
 
 @dataclass(slots=True)
@@ -144,62 +143,53 @@ class PromptSet:
         return names, np.array([numbers[task.env] for task in self.tasks], int)
 
 
-def stored_prompts(
-    entry: Entry, found: ProblemSet, prepare: Callable[[BadRows], Prepared], cfg: Data, bad: BadRows
-) -> PromptSet:
+def stored_prompts(entry: Entry, found: ProblemSet, prepare: Callable[[BadRows], Prepared], bad: BadRows) -> PromptSet:
     """Prepare the distinct prompts, or take them from the cache, and lay them out by row.
 
     Args:
         entry: The cache entry.
         found: The problems of all rows.
         prepare: Yields the task of each problem, and passes problems without a task to the BadRows.
-        cfg: The [data] section.
         bad: Gets the rows that are left out here.
     """
-    counted = BadRows(cfg.on_bad_row, bad.most)
-    places = found.places
-    distinct = len(found.distinct)
 
     def write(building: Path) -> None:
-        _, task_places, rows, too_long = _written(prepare(counted), building / TASKS, places, distinct)
+        counted = BadRows(bad.on, bad.most)
+        _, task_places, rows, too_long = _written(prepare(counted), building / TASKS, found)
         np.save(building / PLACES, task_places)
         np.save(building / ROWS, rows)
         (building / FACTS).write_text(json.dumps([counted.count, counted.listed, too_long]))
 
     directory = entry.existing() or entry.make(write)
     if directory is None:
-        counted = BadRows(cfg.on_bad_row, bad.most)
-        stored, task_places, rows, too_long = _written(prepare(counted), None, places, distinct)
+        stored, task_places, rows, too_long = _written(prepare(bad), None, found)
     else:
-        stored = StoredRows(directory / TASKS)
+        stored = StoredRows(directory / TASKS, _decoded)
         task_places, rows = (np.load(directory / name, mmap_mode="r") for name in (PLACES, ROWS))
-        counted.count, counted.listed, too_long = json.loads((directory / FACTS).read_text())
-    bad.count += counted.count
-    bad.listed += counted.listed[: bad.most - len(bad.listed)]
+        count, listed, too_long = json.loads((directory / FACTS).read_text())
+        bad.add(count, listed)
     dropped = Counter({BAD_ROW: bad.count, TOO_LONG: too_long})
-    dataset_of = np.zeros(len(task_places), np.int32)
-    if len(cfg.datasets) > 1 and len(stored):
-        dataset_of = stored.column("dataset").cast("int32").to_numpy()[task_places]
     extras = RowExtras(found.extras.rows, found.extras.places[rows])
+    dataset_of = found.dataset_of()[found.places[rows]]
     return PromptSet(StoredTasks(stored, task_places, extras, directory), dict(+dropped), dataset_of)
 
 
 def _written(
-    prepared: Prepared, path: Path | None, places: np.ndarray, distinct: int
-) -> tuple[StoredRows, np.ndarray, np.ndarray, int]:
+    prepared: Prepared, path: Path | None, found: ProblemSet
+) -> tuple[StoredRows[Task], np.ndarray, np.ndarray, int]:
     """Write the tasks that fit.
 
     Returns:
         The tasks, the task of each remaining row, the remaining rows, and the number of rows that were too long.
     """
-    stored_at = np.full(distinct, -1, np.int32)
-    too_long = np.zeros(distinct, bool)
+    stored_at = np.full(len(found.distinct), -1, np.int32)
+    too_long = np.zeros(len(found.distinct), bool)
     with RowWriter(path, COLUMNS) as writer:
-        for place, task, dataset, fits in prepared:
+        for place, task, fits in prepared:
             if fits:
-                stored_at[place] = writer.append(_row(task, dataset))
+                stored_at[place] = writer.append(_row(task))
             else:
                 too_long[place] = True
-    by_row = stored_at[places] if distinct else np.zeros(0, np.int32)
+    by_row = stored_at[found.places]
     rows = np.flatnonzero(by_row >= 0).astype(np.int32)
-    return StoredRows(writer.source), by_row[rows], rows, int(too_long[places].sum()) if distinct else 0
+    return StoredRows(writer.source, _decoded), by_row[rows], rows, int(too_long[found.places].sum())

@@ -13,26 +13,27 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..config import Data
 from ..config.environments import entry_of
 from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
 from ..inert import marked
+from ..rewards.checking.json_value import json_or_none
 from ..types import Chat, Task
 from . import checks, templates
 from .bad_rows import Bad, BadRows
 from .bfcl.prompt import CHAT_TOOLS
 from .cache import Entry, cache_directory, tokenizer_digest
-from .chat_template import ChatTemplate, Message, TemplateRefuses, bos_of, specials_of
+from .chat_template import ChatTemplate, Message, TemplateRefuses, bos_of, special_texts
 from .chat_values import chat_of
 from .export_template import template_of, without_question
 from .extra_columns import extra_of
 from .identity import row_id
 from .lost_parts import hidden_in_context, lost_in_context
 from .problem_set import Problem, ProblemSet, problem_set
-from .prompt_set import TOO_LONG, PromptSet, stored_prompts
+from .prompt_set import TOO_LONG, Prepared, PromptSet, stored_prompts
 from .rows import Row, read_rows
 from .schemas import ENV_COLUMN, INPUT, LABEL, QUESTION_ANSWER, SCHEMAS, Reader
 
@@ -63,9 +64,7 @@ def problems(cfg: Data, bad: Bad | None = None, *, labels: bool = True) -> Itera
 def distinct_problems(cfg: Data, bad: BadRows, *, labels: bool = True) -> ProblemSet:
     """Return the same, each problem once however many rows it has; from the cache if an earlier start stored it
     there."""
-    return problem_set(
-        cfg, bad, lambda data, counted, required: problems(data, counted, labels=required), labels=labels
-    )
+    return problem_set(cfg, bad, lambda counted: problems(cfg, counted, labels=labels), labels=labels)
 
 
 def rows_and_problems(
@@ -287,10 +286,7 @@ def _zerotir_label(label: Any) -> dict[str, Any] | None:
     """Return the content of a ZeroTIR label, else None. An ordinary answer may be JSON too ("3", "[1, 2]")."""
     if not isinstance(label, str) or not label.lstrip().startswith("{"):
         return None
-    try:
-        facts = json.loads(label)
-    except (ValueError, RecursionError):
-        return None
+    facts = json_or_none(label)
     return facts if isinstance(facts, dict) and "gold_ans" in facts else None
 
 
@@ -369,7 +365,7 @@ def load_prompts(
         unwrapped = {} if without_question(own) == own else {"chat_template": without_question(own)}
         chat_template = ChatTemplate.of(tokenizer, {**cfg.chat_template_options, **unwrapped})
 
-    def rendered(row_errors: BadRows) -> Iterator[_RenderedTask]:
+    def rendered(row_errors: BadRows) -> Iterator[tuple[int, Task]]:
         for place, problem in enumerate(problem_rows.distinct):
             try:
                 name = env_of(problem, [*resolved]) if resolved else problem.env or env
@@ -387,12 +383,12 @@ def load_prompts(
                 continue
             row = row_id(problem.input, problem.label)
             task = Task(prompt, problem.label, name, problem.meta, chat=chat, row=row, extra=problem.extra)
-            yield _RenderedTask(place, task, problem.dataset)
+            yield place, task
 
-    def fitting(row_errors: BadRows) -> Iterator[tuple[int, Task, int, bool]]:
+    def prepare(row_errors: BadRows) -> Prepared:
         return _fitting(rendered(row_errors), tokenizer, limit)
 
-    prompts = stored_prompts(entry, problem_rows, fitting, cfg, bad)
+    prompts = stored_prompts(entry, problem_rows, prepare, bad)
     bad.check_some_good(len(prompts) + prompts.dropped.get(TOO_LONG, 0), cfg.datasets)
     for line in bad.facts():
         log.warning(line)
@@ -434,31 +430,17 @@ TOKENISED_AT_ONCE = 256
 """Prompts in one call of the tokenizer, whose encodings take about a hundred times the memory of the text."""
 
 
-class _RenderedTask(NamedTuple):
-    """A task with its prompt.
-
-    Attributes:
-        place: Place of its problem among the distinct ones.
-        task: The task.
-        dataset: Place of its data set in data.prompt_dataset.
-    """
-
-    place: int
-    task: Task
-    dataset: int
-
-
-def _fitting(tasks: Iterable[_RenderedTask], tokenizer: Any, limit: int) -> Iterator[tuple[int, Task, int, bool]]:
-    """Yield each task with whether its prompt has at most `limit` tokens. Without a tokenizer every prompt fits."""
+def _fitting(tasks: Iterable[tuple[int, Task]], tokenizer: Any, limit: int) -> Prepared:
+    """Yield (place, task) with whether the prompt has at most `limit` tokens. Without a tokenizer every prompt fits."""
     for batch in batched(tasks, TOKENISED_AT_ONCE):
         if tokenizer is None:
-            yield from ((*task, True) for task in batch)
+            yield from ((place, task, True) for place, task in batch)
             continue
-        texts = [task.task.prompt for task in batch if len(task.task.prompt) <= limit * MAX_TOKEN_CHARS]
+        texts = [task.prompt for _, task in batch if len(task.prompt) <= limit * MAX_TOKEN_CHARS]
         lengths = iter([len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else [])
-        for place, task, dataset in batch:
+        for place, task in batch:
             is_tokenised = len(task.prompt) <= limit * MAX_TOKEN_CHARS
-            yield place, task, dataset, is_tokenised and next(lengths) <= limit
+            yield place, task, is_tokenised and next(lengths) <= limit
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -482,7 +464,7 @@ def render_text(problem: Problem, template: str | None, tokenizer: Any = None, *
     columns = templates.texts_of(template, problem.extra, problem.where)
     if tokenizer is None or is_rendered:
         return templates.render(template, text, columns)
-    specials = specials_of(tokenizer)
+    specials = special_texts(tokenizer)
     columns = {name: marked(value, specials) for name, value in columns.items()}
     prompt = templates.render(template, marked(text, specials), columns)
     bos = bos_of(tokenizer)

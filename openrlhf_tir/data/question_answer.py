@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ..config.paths import shorten, shown
 from ..errors import DataError
 from ..rewards.checking.answer_text import last_boxed
+from ..rewards.checking.json_value import json_or_none
 from .chat_values import question_of
 
 QUESTIONS = (
@@ -175,19 +176,13 @@ def one_of_a_list(text: str) -> str:
     """Return the text in the JSON text of a list of one text, as in Skywork-OR1; any other text as it is."""
     if not text.lstrip().startswith('["'):
         return text
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    value = json_or_none(text)
     return str(value[0]) if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str) else text
 
 
 def _verified_by(where: str, value: Any) -> Any:
     """Return the ground_truth in verification_info, which is JSON text in SYNTHETIC-1 and INTELLECT-2."""
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        parsed = None
+    parsed = json_or_none(value) if isinstance(value, str) else value
     truth = parsed.get("ground_truth") if isinstance(parsed, Mapping) else None
     if truth is None:
         raise DataError(

@@ -201,18 +201,6 @@ SCHEMAS: dict[str, Callable[[str, Row], dict[str, Any]]] = {
 }
 
 
-def named(name: str) -> Callable[[str, Row], dict[str, Any]]:
-    """Return the schema of a name. Raises ConfigError."""
-    if name not in SCHEMAS:
-        raise unknown(
-            "data.row_schema",
-            name,
-            SCHEMAS,
-            "Leave it unset for rows with the columns data.input_key and data.label_key.",
-        )
-    return SCHEMAS[name]
-
-
 def detected(row: Row, *, keys: tuple[str | None, str | None] = (None, None), labels: bool = True) -> str | None:
     """Return the schema that a row's columns and data source show; None if they show none.
 
@@ -284,9 +272,17 @@ class Reader(NamedTuple):
             plain: Whether that row has the columns that data.input_key and data.label_key name.
             keys: These columns.
             labels: Whether rows must have a label.
+
+        Raises:
+            ConfigError: The schema is unknown.
         """
-        if wanted is not None:
-            named(wanted)
+        if wanted is not None and wanted not in SCHEMAS:
+            raise unknown(
+                "data.row_schema",
+                wanted,
+                SCHEMAS,
+                "Leave it unset for rows with the columns data.input_key and data.label_key.",
+            )
         schema = wanted or (None if plain else detected(row, keys=keys, labels=labels))
         columns = columns_of(row, *keys, labels=labels) if schema == QUESTION_ANSWER else None
         return cls(schema, columns, labels)

@@ -2,7 +2,7 @@
 
     with RowWriter(path, ("prompt", "label")) as writer:
         writer.append(("1+1?", "2"))
-    rows = StoredRows(writer.source)
+    rows = StoredRows(writer.source, tuple)
     rows[0] == ("1+1?", "2")
 
 Without a path the rows stay in memory, as small data does.
@@ -10,13 +10,14 @@ Without a path the rows stay in memory, as small data does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 if TYPE_CHECKING:  # The base install has no pyarrow: only what reads or writes rows imports it.
     import pyarrow as pa
 
+T = TypeVar("T")
 ROWS_A_BATCH = 1024
 
 Source: TypeAlias = "Path | pa.Buffer"
@@ -73,22 +74,27 @@ class RowWriter:
             self._closed = self._path
 
 
-class StoredRows(Sequence[tuple[Any, ...]]):
-    """The rows that a RowWriter wrote, as tuples. They are read when they are accessed.
+class StoredRows(Sequence[T]):
+    """The rows that a RowWriter wrote. They are read when they are accessed.
 
     Another process to which they are pickled maps the same file; rows in memory go with them.
+
+    Args:
+        source: Where they were written.
+        decode: Makes an item of the texts of a row; a function of a module, since it is pickled by its name.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, decode: Callable[[tuple[Any, ...]], T]) -> None:
         import pyarrow as pa
 
         self._source = source
+        self._decode = decode
         opened = pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source)
         self._table = pa.ipc.open_file(opened).read_all()
         self._columns = self._table.columns
 
-    def __reduce__(self) -> tuple[type[StoredRows], tuple[Source]]:
-        return StoredRows, (self._source,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredRows, (self._source, self._decode)
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -96,12 +102,12 @@ class StoredRows(Sequence[tuple[Any, ...]]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(len(self)))]
-        return tuple(column[place].as_py() for column in self._columns)
+        return self._decode(tuple(column[place].as_py() for column in self._columns))
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column alone; the others' pages are not read."""
         return self._table.column(name)
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[T]:
         for batch in self._table.to_batches():
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            yield from map(self._decode, zip(*(column.to_pylist() for column in batch.columns), strict=True))

@@ -151,7 +151,7 @@ class HfCodec:
         (encoding,) = rust.encode_batch_fast([text], add_special_tokens=False)
         return encoding.ids
 
-    def _leaks(self, texts: list[str], *, native: bool) -> list[str]:
+    def _leaks(self, texts: Sequence[str], *, native: bool) -> list[str]:
         """Return the texts of special tokens that become special ids within other text."""
         return [t for t in texts if self.special_ids.intersection(self._encode(f"a{t}b", native=native))]
 

@@ -15,6 +15,7 @@ from ...config.paths import shown
 from ...errors import DataError, unknown
 from ...rewards import tooln1 as tooln1_reward
 from ...rewards import toolrl as toolrl_reward
+from ...rewards.checking.json_value import json_or_none
 from ..fields import kind
 from ..prompts import Problem
 from ..schemas import DAPO_HEAD
@@ -112,7 +113,7 @@ def _not_held(problem: Problem, what: str) -> DataError:
 def searchr1(problem: Problem, i: int) -> dict[str, Any]:
     """Return a row of Search-R1, with its prompt around the question. A label may hold all gold answers, or is the
     only one."""
-    label = _json(problem.label)
+    label = json_or_none(problem.label)
     given = label["target"] if isinstance(label, dict) and "target" in label else answer_of(problem)
     target = [given] if isinstance(given, str) else given
     if not isinstance(target, list) or not all(isinstance(answer, str) for answer in target):
@@ -145,7 +146,8 @@ def answer_of(problem: Problem) -> str:
     Raises:
         DataError: Only another method's reward reads it: several gold answers, calls, an object.
     """
-    label, source = _json(problem.label), problem.meta.get("datasource")
+    label = json_or_none(problem.label)
+    source = problem.meta.get("datasource")
     if isinstance(source, str) and source in OTHERS_TASKS:
         what = f"one of {OTHERS_TASKS[source]}"
     elif isinstance(label, dict) and "target" in label:
@@ -157,14 +159,6 @@ def answer_of(problem: Problem) -> str:
     else:
         return problem.label
     raise _not_held(problem, f"{what}, where this schema holds one answer as text")
-
-
-def _json(text: str) -> Any:
-    """Return the value of a JSON text; None if it is not JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _verl(problem: Problem, i: int, messages: list[Any], truth: Any, source: str, ability: str) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def test_stored_rows_are_a_sequence_whatever_batch_they_are_in(tmp_path, on_disk
     rows = [(str(i), None if i % 2 else "x") for i in range(ROWS_A_BATCH * 2 + 3)]
     with RowWriter(tmp_path / "rows" if on_disk else None, ("a", "b")) as writer:
         places = [writer.append(row) for row in rows]
-    stored = StoredRows(writer.source)
+    stored = StoredRows(writer.source, tuple)
     assert places == [*range(len(rows))] and [*stored] == rows and len(stored) == len(rows)
     assert (stored[ROWS_A_BATCH], stored[-1], stored[2:4]) == (rows[ROWS_A_BATCH], rows[-1], rows[2:4])
     assert stored.column("a").to_pylist() == [a for a, _ in rows]
