@@ -92,6 +92,15 @@ async def test_a_server_scores_a_prompts_responses_in_openrlhfs_form(server_of, 
     assert server.asked == [{"query": ["2+2=4", "2+2=5"], "prompts": ["2+2="] * 2, "labels": ["4"] * 2}]
 
 
+async def test_a_response_that_just_ended_is_not_waited_for_when_the_reward_is_closed(pool_of):
+    pool = pool_of("http://127.0.0.1:9/score")
+    scored = asyncio.create_task(pool.score(says("4"), TASK))
+    await asyncio.sleep(0)  # it waits for a call that has not begun
+    await pool.stop()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(scored, 10)
+
+
 async def test_what_ends_while_a_call_is_answered_goes_together_in_the_next(server_of, pool_of):
     server = await server_of()
     server.gate.clear()

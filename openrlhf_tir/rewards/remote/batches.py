@@ -77,8 +77,6 @@ class RemoteReward:
                 await self._batch(waiting.task, pending[: self.cfg.remote_batch])
         finally:
             del self._prompts[id(waiting.task)]
-            for _, answer in waiting.queries:
-                answer.cancel()
 
     async def _batch(self, task: Task, batch: list[tuple[str, asyncio.Future[RewardParts]]]) -> None:
         """Make one call and give each response its reward, or the error."""
@@ -116,7 +114,9 @@ class RemoteReward:
 
     async def close(self) -> None:
         """Cancel all calls and stop the processes or connections."""
-        for waiting in list(self._prompts.values()):
+        for waiting in self._prompts.values():
+            for _, answer in waiting.queries:  # those of a call under way are cancelled with it
+                answer.cancel()
             if waiting.calling:
                 waiting.calling.cancel()
         await self.server.close()
