@@ -74,12 +74,13 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 def _lost_calls(message: Mapping[str, Any], bare: str) -> str | None:
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
-        function = call.get("function", call) if isinstance(call, Mapping) else {}
-        arguments = function.get("arguments", {}) if isinstance(function, Mapping) else {}
-        name = function.get("name", "") if isinstance(function, Mapping) else ""
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            continue
+        name = function.get("name", "")
         if isinstance(name, str) and name and not _is_in(name, bare):
             return f"its call of {name} is left out"
-        if not all(_is_in(leaf, bare) for leaf in _leaves(arguments)):
+        if not all(_is_in(leaf, bare) for leaf in _leaves(function.get("arguments"))):
             return f"arguments of its call of {name} are left out"
     return None
 

@@ -136,19 +136,17 @@ def _complete_turn(
     lost = lost_in_response(messages[i], response, before)
     if lost is None:
         return before, response
-    for name in REASONING:  # Try the thoughts under the other names: a template reads one (gpt-oss's: thinking).
-        renamed = {**messages[i], **_NO_THOUGHT, name: reasoning_of(messages[i])}
-        if renamed[name] and not messages[i].get(name):
-            before, response = _turn(where, [*messages[:i], renamed], i, tools, template)
-            if lost_in_response(renamed, response, before) is None:
-                return before, response
-    before, response = _turn(where, messages, i, tools, template)
-    if (thought := reasoning_of(messages[i])) and lost_in_response({**messages[i], **_NO_THOUGHT}, response) is None:
-        content = f"<think>\n{thought}\n</think>\n\n{messages[i].get('content') or ''}"
-        written_out = {**messages[i], **_NO_THOUGHT, "content": content}
-        before, response = _turn(where, [*messages[:i], written_out], i, tools, template)
-        if lost_in_response(written_out, response, before) is None:
-            notes[THOUGHTS] += 1
+    thought = reasoning_of(messages[i])
+    without = {**messages[i], **_NO_THOUGHT}
+    # The thoughts are tried under the other names, of which a template reads one (gpt-oss: thinking), then as <think>.
+    others = [{**without, name: thought} for name in REASONING if thought and not messages[i].get(name)]
+    if thought and lost_in_response(without, response) is None:
+        others.append({**without, "content": f"<think>\n{thought}\n</think>\n\n{without.get('content') or ''}"})
+    for other in others:
+        before, response = _turn(where, [*messages[:i], other], i, tools, template)
+        if lost_in_response(other, response, before) is None:
+            if not reasoning_of(other):
+                notes[THOUGHTS] += 1
             return before, response
     raise DataError(f"{where}: {_dropped(f'messages[{i}] (assistant): {lost}')}")
 
