@@ -52,7 +52,7 @@ async def test_a_dead_reward_model_is_a_fault_and_no_reward():
 async def test_it_says_what_it_lacks():
     with pytest.raises(ConfigError, match=r"'model' .*reward\.model_name_or_path"):
         await model(says("x"), task("-"), RewardContext(Reward()))
-    with pytest.raises(ConfigError, match=r"'model' .*'above'\. .*correct_above"):
+    with pytest.raises(ConfigError, match=r"'above'\. .*correct_above"):
         await model(says("x"), task("-"), RewardContext(Reward(**NAMED), options={"above": 1}))
 
 

@@ -94,7 +94,7 @@ async def test_a_task_of_no_environment_of_the_run_is_refused(runner):
 def test_the_pools_of_all_environments_share_their_workers():
     pools = RewardPools(Config(envs=SECTIONS).environments)
     assert len({id(pool.workers) for pool in pools.pools.values()}) == 1 and [*pools.pools] == ["calc", "guess"]
-    pools.close()
+    pools.workers.close()
 
 
 def test_the_filter_over_many_groups_looks_at_its_own_environment_only():
