@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from . import symbolic
 from .numerals import number
+from .spelling import undelimited
 
 MAX_CHARS = 2000
 """Characters of the longest answer that is parsed. A longer one is only compared as a string: no gold answer is that
@@ -16,12 +17,7 @@ long, and parsing takes time."""
 
 def clean(text: str) -> str:
     """Return a text without the white space and math delimiters around it."""
-    text = text.strip()
-    for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)")):
-        inner = text[len(left) : -len(right)]
-        if text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right) and "$" not in inner:
-            return inner.strip()
-    return text
+    return undelimited(text.strip())
 
 
 def quick_equal(answer: str, gold: str) -> bool | None:

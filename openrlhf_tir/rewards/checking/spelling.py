@@ -56,6 +56,8 @@ _OPEN_INTERVALS = re.compile(rf"{_OPEN_INTERVAL.pattern}(?:\s*\\c[ua]p\s*{_OPEN_
 _EMPHASIS = ("***", "**", "__", "*", "_", "```", "`", '"', "'")
 _INLINE = re.compile(r"(?<!\\)\$(?=\S)([^$]*?)(?<=\S)(?<!\\)\$(?!\d)")
 """Mathematics between dollar signs that are no currency, as Pandoc tells them apart: x = 1 of "$x = 1$ or $x = 2$"."""
+_IN_PARENTHESES = re.compile(r"(?<!\\)\\\((.*?)\\\)")
+r"""Mathematics between \( and \)."""
 _PREFIX = re.compile(r"(?:the\s+)?(?:(?:final|correct|right)\s+)?answer\s*(?:is\s*:?|:|=)\s*", re.IGNORECASE)
 _HEADING = re.compile(r"\A#{1,6}\s+")
 _TYPESETTING = re.compile(
@@ -160,7 +162,7 @@ def spelt(text: str) -> str:
     """Return a text in one spelling. Equal results mean equal answers; different results do not yet mean different
     answers."""
     text = unwrapped(_unicode(_EMPHASIZED_PART.sub(r"\2", unwrapped(text))))
-    text = unwrapped(_INLINE.sub(r" \1 ", text))
+    text = unwrapped(_IN_PARENTHESES.sub(r" \1 ", _INLINE.sub(r" \1 ", text)))
     text = re.sub(r"\A(?:minus|negative)\s+(?=[\d.\\$])", "-", text, flags=re.IGNORECASE)
     text = re.sub(r"\A~\s*(?=[\d.\\])", r"\\approx ", text)
     for _ in range(3):  # a text within a text
@@ -204,6 +206,16 @@ def spelt(text: str) -> str:
     return text
 
 
+def undelimited(text: str) -> str:
+    """Return a text without the delimiters of mathematics around the whole."""
+    for left, right in _DELIMITERS:
+        inner = text[len(left) : len(text) - len(right)]
+        is_around = len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right)
+        if is_around and "$" not in inner and left not in inner:
+            text = inner.strip()
+    return text
+
+
 def unwrapped(text: str) -> str:
     """Return a text without its presentation: delimiters, a box, emphasis, "The answer is", a full stop."""
     while True:
@@ -211,10 +223,7 @@ def unwrapped(text: str) -> str:
         text = _HEADING.sub("", text.strip())
         if text.endswith("\\") and not text.endswith("\\\\"):  # strip() has removed the space of LaTeX's "\ "
             text = text[:-1]
-        for left, right in _DELIMITERS:
-            inner = text[len(left) : len(text) - len(right)]
-            if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):
-                text = inner.strip() if "$" not in inner and left not in inner else text
+        text = undelimited(text)
         for mark in _EMPHASIS:
             inner = text[len(mark) : len(text) - len(mark)]
             if text.startswith(mark) and text.endswith(mark) and inner.strip() and mark not in inner:
