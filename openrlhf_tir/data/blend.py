@@ -25,15 +25,12 @@ def lanes_of(
         DataError: An environment with a share, or a data set with a probability, has no prompt.
     """
     shares = {name: environment.share for name, environment in environments.items() if environment.share is not None}
-    if not shares and not probs:
-        return [PromptLane(np.arange(len(prompts)))] if len(prompts) else []
-    names, env_of = prompts.envs()
-    dataset_of = np.asarray(prompts.dataset_of)
+    names, env_of = prompts.envs() if shares else ([""], np.zeros(len(prompts), int))
+    dataset_of = np.asarray(prompts.dataset_of) if probs else np.zeros(len(prompts), int)
     members: dict[tuple[str, int], np.ndarray] = {}
-    for number, name in enumerate(names if shares else [""]):
-        of_env = env_of == number if shares else np.ones(len(prompts), bool)
-        for dataset in range(len(probs)) if probs else [0]:
-            indices = np.flatnonzero(of_env & (dataset_of == dataset) if probs else of_env)
+    for number, name in enumerate(names):
+        for dataset in range(len(probs or [1.0])):
+            indices = np.flatnonzero((env_of == number) & (dataset_of == dataset))
             if len(indices):
                 members[name, dataset] = indices
     for name, share in shares.items():
@@ -49,7 +46,7 @@ def lanes_of(
                 " Leave it out, or correct it."
             )
     lanes = [
-        PromptLane(indices, env, shares.get(env) or 0.0 if shares else 1.0, dataset, probs[dataset] if probs else 1.0)
+        PromptLane(indices, env, shares.get(env, 0.0) if shares else 1.0, dataset, probs[dataset] if probs else 1.0)
         for (env, dataset), indices in sorted(members.items())
     ]
     return [lane for lane in lanes if lane.share > 0]

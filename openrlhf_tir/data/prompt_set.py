@@ -73,9 +73,6 @@ class StoredTasks(Sequence[Task]):
             return [self[j] for j in range(*i.indices(len(self)))]
         return self._made(int(self.places[i]), int(self.extras.places[i]))
 
-    def __iter__(self) -> Iterator[Task]:
-        return (self[i] for i in range(len(self)))
-
     def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return the result of `compute`, a JSON value, which is kept beside the cached tasks under `name`."""
         memo: dict[str, Any] = {}

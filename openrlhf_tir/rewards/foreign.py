@@ -25,6 +25,7 @@ from ..types import CORRECT_ABOVE, RewardParts, Task, Trajectory
 from . import accept
 from .checking.json_value import json_or_none
 from .context import RewardContext
+from .verl_default import source_of
 
 NOT_APPLICABLE = "not_applicable"
 """Part that counts the responses for which a TRL function returned None, which adds nothing to the reward."""
@@ -106,7 +107,7 @@ def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 def _verl_arguments(trajectory: Trajectory, task: Task, text: str) -> dict[str, Any]:
     """Return the arguments that verl's reward managers pass, from the columns of the row."""
     reward_model = _table(task.extra.get("reward_model"))
-    source = task.extra.get("data_source", task.meta.get("datasource"))
+    source = source_of(task.extra, task.meta)
     model_turns = sum(segment.source == "model" for segment in trajectory.segments)
     extra_info = {
         **_table(task.extra.get("extra_info")),
