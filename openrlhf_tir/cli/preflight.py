@@ -26,6 +26,7 @@ from ..config.integrations.reward_signatures import UnknownSignature, convention
 from ..config.method_summary import method_summary
 from ..config.paths import shorten
 from ..config.problems import Problems
+from ..config.ranks import runs_here
 from ..config.recipe_paths import RULE
 from ..data import templates
 from ..errors import ConfigError, Unavailable
@@ -46,6 +47,7 @@ from .checks.envs import check_envs, environments_of
 from .checks.heads import check_heads
 from .checks.host import (
     Machine,
+    check_attention,
     check_backend,
     check_cards,
     check_colocation,
@@ -56,7 +58,6 @@ from .checks.host import (
     check_ports,
     check_push_room,
     check_writable,
-    runs_here,
     slow_precision,
 )
 from .checks.hub_name import model_directory
@@ -110,14 +111,16 @@ def check(
             if not _missing(name):
                 load_elsewhere(place, name)
     with problems.caught(code="machine"):
-        facts += check_gpus(cfg, machine)
+        facts += check_attention(cfg, machine)
+    with problems.caught(code="machine"):
+        facts += check_gpus(cfg, machine, learner=training)
     if slow := slow_precision(cfg, machine):
         facts.append(f"{slow}. Set it to fp32; vllm.dtype follows it.")
     with problems.caught(code="machine"):
         facts += check_cards(cfg, machine)
-    with problems.caught(code="machine"):
-        check_backend(cfg, machine)
     if training:
+        with problems.caught(code="machine"):
+            check_backend(cfg, machine)
         with problems.caught(code="not_installed"):
             check_deepspeed(cfg, machine)
         with problems.caught(code="method"):

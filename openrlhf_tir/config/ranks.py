@@ -16,6 +16,16 @@ from ..machine.gpus import gpu_count
 from .schema import Config
 
 
+def runs_here(cfg: Config, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return True if the run uses this machine alone. Otherwise the GPUs are a cluster's, whose head may have none.
+
+    Args:
+        cfg: The run's configuration.
+        environ: The environment, whose RAY_ADDRESS says that the run is one of a cluster. An empty one says nothing.
+    """
+    return cfg.actor.num_nodes == 1 and not environ.get("RAY_ADDRESS")
+
+
 def ranks_of_machine(
     cfg: Config, *, fine_tuning: bool = False, gpus: int | None = None, environ: Mapping[str, str] = os.environ
 ) -> Config:
@@ -24,10 +34,9 @@ def ranks_of_machine(
     Args:
         fine_tuning: Whether the run is a fine-tuning, which has learner ranks alone.
         gpus: GPUs of this machine; counted unless given.
-        environ: The environment, whose RAY_ADDRESS says that the run is one of a cluster.
+        environ: The environment; see `runs_here`.
     """
-    on_cluster = cfg.actor.num_nodes > 1 or bool(environ.get("RAY_ADDRESS"))
-    if "num_gpus_per_node" in cfg.actor.model_fields_set or on_cluster:
+    if "num_gpus_per_node" in cfg.actor.model_fields_set or not runs_here(cfg, environ):
         return cfg
     here = gpu_count() if gpus is None else gpus
     if fine_tuning:

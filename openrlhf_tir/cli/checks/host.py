@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ...cluster.process_watch import node_memory
 from ...config import Config
+from ...config.ranks import runs_here
 from ...config.secrets import ENV_TOKEN, ROLLOUT_TOKEN
 from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ...config.sections.pipeline import ALONE
@@ -113,9 +114,16 @@ class Machine:
     isolation_fault: Callable[[], str | None] = isolation_fault
 
 
-def runs_here(cfg: Config) -> bool:
-    """Return True if the run uses this machine alone. Otherwise the GPUs are a cluster's, whose head may have none."""
-    return cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
+def gpus_needed(cfg: Config, *, learner: bool) -> int:
+    """Return the GPUs that the processes of a command need. Engines beside learner ranks are on the GPUs of the ranks.
+
+    Args:
+        cfg: The configuration.
+        learner: False for a command that trains nothing, which has engines and reward models alone.
+    """
+    ranks = cfg.actor.world_size if learner else 0
+    engines = 0 if learner and cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
+    return ranks + engines + cfg.reward.replicas
 
 
 def engines_elsewhere(cfg: Config, machine: Machine, *, learner: bool = True) -> str | None:
@@ -128,15 +136,11 @@ def engines_elsewhere(cfg: Config, machine: Machine, *, learner: bool = True) ->
     Args:
         cfg: The configuration.
         machine: The machine.
-        learner: False for a command that trains nothing, which has engines alone.
+        learner: As for `gpus_needed`.
     """
     if runs_here(cfg) or not ("flash_attention" in cfg.ds.attn_implementation or cfg.engines_beside_ranks):
         return None
-    needed = cfg.reward.replicas
-    if learner:
-        needed += cfg.actor.world_size
-    if not (learner and cfg.engines_beside_ranks):
-        needed += cfg.vllm.num_engines * cfg.vllm.world_size
+    needed = gpus_needed(cfg, learner=learner)
     here = machine.gpus or GPUS_OF_A_NODE
     if needed > here:
         whose = "this machine has" if machine.gpus else "a node usually has"
@@ -187,57 +191,90 @@ def slow_precision(cfg: Config, machine: Machine) -> str | None:
     )
 
 
-def check_gpus(cfg: Config, machine: Machine) -> list[str]:
-    """Check attention kernel and number of GPUs, and return facts. Raises ConfigError."""
+def check_attention(cfg: Config, machine: Machine, cpu_recipe: str = "quickstart_cpu") -> list[str]:
+    """Check the attention kernel, and return a fact if another one takes its place.
+
+    Args:
+        cfg: The configuration.
+        machine: The machine.
+        cpu_recipe: The recipe to start from on a machine without GPUs.
+
+    Raises:
+        ConfigError: There is no such kernel, or it does not run here.
+    """
     name = cfg.ds.attn_implementation
     if "/" not in name and name not in ATTENTION:  # A name with a slash is a kernel on the hub.
         raise unknown("ds.attn_implementation", name, ATTENTION, "Use one of them: sdpa or eager on CPU.")
-    is_flash = "flash_attention" in cfg.ds.attn_implementation
-    single_machine = runs_here(cfg)
-    if is_flash and machine.gpus == 0 and single_machine:
+    is_flash = "flash_attention" in name
+    if is_flash and machine.gpus == 0 and runs_here(cfg):
         packing = " and ds.packing_samples to false" if cfg.ds.packing_samples else ""
         raise ConfigError(
-            f"This is a GPU recipe on a CPU machine: ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a"
-            " GPU, and this machine has none. Run it where GPUs are, start from --recipe quickstart_cpu, or set it to"
-            f" 'sdpa' or 'eager'{packing}."
+            f"This is a GPU recipe on a CPU machine: ds.attn_implementation = {name!r} needs a GPU, and this machine"
+            f" has none. Run it where GPUs are, start from --recipe {cpu_recipe}, or set it to 'sdpa' or"
+            f" 'eager'{packing}."
         )
-    if cfg.ds.packing_samples and not is_flash and cfg.ds.attn_implementation != "sdpa":
+    if cfg.ds.packing_samples and not is_flash and name != "sdpa":
         raise ConfigError(
-            f"ds.packing_samples needs flash attention or sdpa; with {cfg.ds.attn_implementation!r} a packed row costs"
-            " the square of its length. Set ds.attn_implementation to sdpa, or turn packing off."
+            f"ds.packing_samples needs flash attention or sdpa; with {name!r} a packed row costs the square of its"
+            " length. Set ds.attn_implementation to sdpa, or turn packing off."
         )
-    reward_models = cfg.reward.replicas
-    # Engines beside the ranks share the learner's GPUs.
-    engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
-    needed_gpus = cfg.actor.num_gpus_per_node + engines + reward_models
-    if machine.gpus and single_machine and needed_gpus > machine.gpus:
-        fits_if_shared = (
-            not cfg.engines_beside_ranks
-            and cfg.actor.world_size + reward_models <= machine.gpus
-            and cfg.vllm.num_engines <= cfg.actor.world_size
-            and cfg.vllm.world_size == 1
-            and cfg.vllm.sync_backend != "nccl"
-        )
-        sharing = (
-            ", or put each engine on the GPU of a rank: train.share_gpus = true with vllm.kv_cache_mib (16384 on a card"
-            " of 80 GiB; openrlhf-tir size says what fits)"
-        )
-        raise ConfigError(
-            f"{cfg.actor.num_gpus_per_node} learner ranks{f', {reward_models} reward models' * (reward_models > 0)} and"
-            f" {cfg.vllm.num_engines}"
-            f" engines{' on the same GPUs' if cfg.engines_beside_ranks else f' x {cfg.vllm.world_size} GPUs'} need"
-            f" {needed_gpus} GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
-            f" vllm.num_engines{', reward.model_replicas' * (reward_models > 0)} or"
-            f" vllm.tensor_parallel_size{sharing if fits_if_shared else ''}."
-        )
-    ranks = f"{cfg.actor.world_size} learner rank{'s' * (cfg.actor.world_size > 1)}"
-    facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs", ranks]
     if machine.gpus and attention_implementation(name, machine.has_module) != name:
-        facts.append(
+        return [
             f"ds.attn_implementation = {name!r}: the package flash-attn is not installed, so torch's own flash kernels"
             " are used (setup_env.sh --gpu --with-flash-attn builds it, for hours)"
-        )
-    return facts
+        ]
+    return []
+
+
+def check_gpus(cfg: Config, machine: Machine, *, learner: bool = True) -> list[str]:
+    """Check that this machine has the GPUs that a run on it needs, and return facts.
+
+    Args:
+        cfg: The configuration.
+        machine: The machine.
+        learner: As for `gpus_needed`.
+
+    Raises:
+        ConfigError: It has fewer.
+    """
+    needed = gpus_needed(cfg, learner=learner)
+    if machine.gpus and runs_here(cfg) and needed > machine.gpus:
+        raise _too_few_gpus(cfg, needed, machine.gpus, learner=learner)
+    ranks = f"{cfg.actor.world_size} learner rank{'s' * (cfg.actor.world_size > 1)}"
+    return [f"{machine.gpus} GPUs, {machine.cpus} CPUs", ranks]
+
+
+def _too_few_gpus(cfg: Config, needed: int, gpus: int, *, learner: bool) -> ConfigError:
+    """Return an error that names each kind of process that needs GPUs, and the settings of their number."""
+    processes = []
+    settings = []
+    if learner:
+        processes.append(f"{cfg.actor.world_size} learner ranks")
+        settings.append("actor.num_gpus_per_node")
+    if cfg.reward.replicas:
+        processes.append(f"{cfg.reward.replicas} reward models")
+        settings.append("reward.model_replicas")
+    if cfg.vllm.num_engines:
+        beside_ranks = learner and cfg.engines_beside_ranks
+        on = "on the same GPUs" if beside_ranks else f"x {cfg.vllm.world_size} GPUs"
+        processes.append(f"{cfg.vllm.num_engines} engines {on}")
+        settings += ["vllm.num_engines", "vllm.tensor_parallel_size"]
+    fits_if_shared = (
+        learner
+        and not cfg.engines_beside_ranks
+        and cfg.actor.world_size + cfg.reward.replicas <= gpus
+        and cfg.vllm.num_engines <= cfg.actor.world_size
+        and cfg.vllm.world_size == 1
+        and cfg.vllm.sync_backend != "nccl"
+    )
+    sharing = (
+        ", or put each engine on the GPU of a rank: train.share_gpus = true with vllm.kv_cache_mib (16384 on a card"
+        " of 80 GiB; openrlhf-tir size says what fits)"
+    )
+    return ConfigError(
+        f"{', '.join(processes)} need {needed} GPUs, this machine has {gpus}. Lower {' or '.join(settings)}"
+        f"{sharing if fits_if_shared else ''}."
+    )
 
 
 def check_cards(cfg: Config, machine: Machine) -> list[str]:
@@ -466,7 +503,7 @@ def check_ports(cfg: Config) -> None:
             f"rollout.port = {first} with {count} actors ends at port {first + count - 1};"
             " the last there is is 65535. Lower it, or set 0."
         )
-    if "RAY_ADDRESS" in os.environ or cfg.actor.num_nodes > 1:
+    if not runs_here(cfg):
         return
     # With a token the endpoints also serve other machines.
     host = "0.0.0.0" if any(map(os.environ.get, (ROLLOUT_TOKEN, ENV_TOKEN))) else "127.0.0.1"

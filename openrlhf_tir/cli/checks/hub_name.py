@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ...config import Config
 from ...config.paths import can_only_be_path, local_path, query_path, shorten
+from ...config.ranks import runs_here
 from ...config.recipe_paths import RULE
 from ...data.hub import is_cached, offline_by
 from ...errors import ConfigError
-from .host import runs_here
 from .weights import check_weights
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...config import Config
+from ...config import Config, Reward
 from ...config.problems import Problems
 from ...pipeline.checkpoints import lineage
 from ..data.rows import counting
 from ..preflight import policy_directory
-from .host import Machine, check_deepspeed, check_gpus, check_loggers, check_writable
+from .host import Machine, check_attention, check_deepspeed, check_gpus, check_loggers, check_writable
 
 if TYPE_CHECKING:
     from ...cluster.jobs.sft_inputs import SftInputs
@@ -35,9 +35,12 @@ def check_sft(
     """
     machine = machine or Machine()
     facts: list[str] = []
-    without_engines = cfg.model_copy(update={"vllm": cfg.vllm.model_copy(update={"num_engines": 0})})
-    with problems.caught(lambda line: line.replace("quickstart_cpu", "sft_cpu").replace(" and 0 engines x 1 GPUs", "")):
-        facts += check_gpus(without_engines, machine)
+    with problems.caught():
+        facts += check_attention(cfg, machine, "sft_cpu")
+    # A recipe of RL may have engines and reward models.
+    ranks_alone = {"vllm": cfg.vllm.model_copy(update={"num_engines": 0}), "reward": Reward()}
+    with problems.caught():
+        facts += check_gpus(cfg.model_copy(update=ranks_alone), machine)
     with problems.caught(code="not_installed"):
         check_deepspeed(cfg, machine)
     with problems.caught():

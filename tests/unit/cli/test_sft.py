@@ -141,6 +141,19 @@ def test_the_recipe_on_gpus_says_on_a_cpu_where_to_start_instead():
         check_sft(cfg, Problems(), Machine(gpus=0, cpus=2, has_module=lambda name: True))
 
 
+def test_too_many_ranks_are_counted_without_what_a_recipe_of_rl_has_beside_them(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "rl.toml").write_text(
+        '[reward]\nname = "model"\nmodel_name_or_path = "org/rm"\nmodel_replicas = 3\n[vllm]\nnum_engines = 4\n'
+    )
+    flags = ("--sft.dataset", "rows.jsonl", "--actor.num_gpus_per_node", "4", "--sft.batch_size", "4")
+    cfg = config("--recipe", str(tmp_path / "rl.toml"), *flags)
+    with pytest.raises(ConfigError) as refused:
+        check_sft(cfg, Problems(), Machine(gpus=2, cpus=2, has_module=lambda name: True))
+    (line,) = (line for line in str(refused.value).splitlines() if "GPUs" in line)
+    assert re.match(r"4 learner ranks need 4 GPUs, .* 2\. ", line) and "vllm" not in line and "reward" not in line
+
+
 @pytest.mark.parametrize("flag", ["--help", "--help-all"])
 def test_help_teaches_by_rows_and_commands(flag, capsys):
     with pytest.raises(SystemExit):

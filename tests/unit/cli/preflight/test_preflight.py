@@ -125,6 +125,26 @@ def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
     )
 
 
+def test_a_command_without_a_learner_needs_neither_its_gpus_nor_those_of_a_push(ready, monkeypatch):
+    """One GPU, one engine and one rank: `serve` and `eval` start the engine alone."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    run = load(None, {**ready, "vllm.num_engines": 1, "vllm.sync_backend": "nccl"})
+    one = replace(GPUS, gpus=1)
+    check(run, training=False, machine=one)
+    check(run, training=False, machine=CPU)
+    with pytest.raises(ConfigError, match=r"^1 learner .* 2 GPUs, .* 1\b"):
+        check(run, machine=one)
+    two_engines = load(None, {**ready, "vllm.num_engines": 2})
+    with pytest.raises(ConfigError, match=r"^2 .* 2 GPUs, .* 1\b") as refused:
+        check(two_engines, training=False, machine=one)
+    assert "learner" not in str(refused.value) and "actor.num_gpus_per_node" not in str(refused.value)
+
+
+def test_an_empty_address_of_a_cluster_is_none(ready, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    assert re.search(r" 6 GPUs, .* 4\b", refused(ready, GPUS, actor__num_gpus_per_node=4, vllm__num_engines=2))
+
+
 @pytest.mark.parametrize(
     ("overrides", "helps"),
     [
