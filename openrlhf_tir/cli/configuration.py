@@ -1,8 +1,11 @@
-"""The configuration that a command works on: that of --recipe and the flags, checked."""
+"""What commands that work on a configuration share: its flags beside --recipe, its checks, and its run directory."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from ..config import Config
 from ..config.flags import config_from
@@ -19,16 +22,41 @@ def config_of(args: argparse.Namespace, *, makes_data: bool = False) -> Config:
     Raises:
         ConfigError: The configuration has mistakes; one line each.
     """
-    cfg, problems = config_and_problems(args, makes_data=makes_data)
-    problems.raise_any()
-    return cfg
-
-
-def config_and_problems(args: argparse.Namespace, *, makes_data: bool = False) -> tuple[Config, Problems]:
-    """Return the configuration and its mistakes, for a command that looks for more mistakes before it raises them."""
     from .preflight import check_names
 
     problems = Problems()
     cfg = config_from(args, problems, makes_data=makes_data)
     check_names(cfg, problems)
-    return cfg, problems
+    problems.raise_any()
+    return cfg
+
+
+class _Model(argparse.Action):
+    """Set actor.model_name_or_path."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        namespace.overrides = {**namespace.overrides, "actor.model_name_or_path": value}
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add --model, for commands that are about one model. `add_config_flags` adds the long name."""
+    parser.add_argument("--model", action=_Model, metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
+
+
+@contextmanager
+def run_directory(cfg: Config) -> Iterator[None]:
+    """Hold the lock of the run directory.
+
+    What takes seconds to import is best imported inside, so that a directory in use is refused first.
+
+    Raises:
+        ConfigError: Another process works in the directory, or it holds the results of an earlier run.
+    """
+    from ..cluster.run_lock import run_lock
+    from ..pipeline.checkpoints.lineage import check_unused
+
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        check_unused(cfg)
+        yield

@@ -12,7 +12,7 @@ from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.paths import check_new_file, local_path
 from ..errors import ConfigError
-from .configuration import config_of
+from .configuration import add_model, config_of
 
 FIRST = (
     "eval.dataset",
@@ -32,8 +32,8 @@ ENGINES = "engines"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
+    add_model(parser)
     add = parser.add_argument
-    add("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
     add("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
     add(
         "--suite",
@@ -65,8 +65,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if args.list_suites:
         return list_suites()
-    if args.model:
-        args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
     check_new_file(args.out, "--out")
     cfg = config_of(args)
     items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"

@@ -13,7 +13,7 @@ from ..config.flags import add_config_flags
 from ..config.numbers import whole
 from ..errors import ConfigError
 from ..telemetry.printable import printable
-from .configuration import config_of
+from .configuration import add_model, config_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=whole(at_least=1), default=8, metavar="N", help="with RUN: trajectories at most [8]"
     )
-    parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
+    add_model(parser)
     parser.add_argument(
         "--question", metavar="TEXT", help="ask this instead of a row of the data; goes through data.input_template"
     )
@@ -80,8 +80,6 @@ def run(args: argparse.Namespace) -> int:
         )
     from .preflight import check
 
-    if args.model:
-        args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
     cfg = config_of(args)
     check(cfg, training=False, data=args.question is None)
     from ..cluster.jobs.main import play

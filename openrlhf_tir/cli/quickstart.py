@@ -18,7 +18,7 @@ from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.numbers import real, whole
 from ..errors import ConfigError
-from .configuration import config_of
+from .configuration import config_of, run_directory
 
 if TYPE_CHECKING:
     from .checks.host import Machine
@@ -70,8 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from ..cluster.run_lock import run_lock
-    from ..pipeline.checkpoints.lineage import check_unused
     from .preflight import check
 
     if args.model == TOY and args.task is not None:
@@ -89,9 +87,8 @@ def run(args: argparse.Namespace) -> int:
     for fact in check(cfg, model=False, data=False):
         print(f"check: {fact}", flush=True)
 
-    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        check_unused(cfg)
-        from miniatures.toy.jobs import quickstart  # This import takes seconds, so a directory in use is refused first.
+    with run_directory(cfg):
+        from miniatures.toy.jobs import quickstart
 
         quickstart(cfg, setup_s=args.setup_seconds)
     return 0
@@ -152,8 +149,6 @@ def _real_model(args: argparse.Namespace) -> int:
     from miniatures.prepare import prepare
     from miniatures.results import kinds_table
 
-    from ..cluster.run_lock import run_lock
-    from ..pipeline.checkpoints.lineage import check_unused
     from .preflight import check
 
     started = time.monotonic()
@@ -161,12 +156,11 @@ def _real_model(args: argparse.Namespace) -> int:
     if not cfg.actor.model_name_or_path:
         print(NOTICE.format(learns=task.learns), flush=True)
 
-    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        check_unused(cfg)
+    with run_directory(cfg):
         cfg = prepare(cfg, args.model, task, demonstrations)
         for fact in check(cfg):
             print(f"check: {fact}", flush=True)
-        from ..cluster.jobs.main import train  # This import takes seconds, so a directory in use is refused first.
+        from ..cluster.jobs.main import train
 
         train(cfg, setup_s=args.setup_seconds + time.monotonic() - started)
         Console().print(kinds_table(cfg.run_dir, task.unseen))

@@ -9,7 +9,7 @@ import argparse
 
 from ..config.flags import add_config_flags
 from ..errors import ConfigError
-from .configuration import config_of
+from .configuration import add_model, config_of
 
 FIRST = (
     "vllm.num_engines",
@@ -26,7 +26,7 @@ FIRST = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
-    parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
+    add_model(parser)
     add_config_flags(parser, first=FIRST)
 
 
@@ -34,8 +34,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from .preflight import check
 
-    if args.model:
-        args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
     cfg = config_of(args)
     if cfg.rollout.engine == "torch":
         raise ConfigError("--rollout.engine torch has no OpenAI API, which vLLM brings. Leave the flag out.")

@@ -7,6 +7,7 @@ import argparse
 
 from ..config.fine_tuning import add_flags, config_of
 from ..config.problems import Problems
+from .configuration import run_directory
 from .parent import add_die_with_parent, apply_die_with_parent
 
 EXAMPLES = """what is learned
@@ -55,12 +56,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"check: {fact}", flush=True)
     if args.check_only:
         return 0
-    from ..cluster.run_lock import run_lock
-    from ..pipeline.checkpoints.lineage import check_unused
-
-    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        check_unused(cfg)
-        from ..cluster.jobs.sft import fine_tune  # This import takes seconds, so a directory in use is refused first.
+    with run_directory(cfg):
+        from ..cluster.jobs.sft import fine_tune
 
         fine_tune(cfg, inputs, resume)
     return 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from ..config.flags import add_config_flags
-from .configuration import config_of
+from .configuration import config_of, run_directory
 from .quickstart import RECIPE
 
 
@@ -30,12 +30,8 @@ def run(args: argparse.Namespace) -> int:
     lessons.named(args.lesson)
     cfg = config_of(args, makes_data=True)
     check(cfg, training=False, model=False, data=False)
-    from ..cluster.run_lock import run_lock
-    from ..pipeline.checkpoints.lineage import check_unused
-
-    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        check_unused(cfg)  # the base model that a run began from belongs to its results
-        from miniatures.toy.jobs import toy_model  # This import takes seconds, so a directory in use is refused first.
+    with run_directory(cfg):  # The base model that a run began from belongs to its results.
+        from miniatures.toy.jobs import toy_model
 
         toy_model(cfg, args.lesson)
     return 0

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from ..config import Config
-from ..config.flags import add_config_flags
-from .configuration import config_and_problems
+from ..config.flags import add_config_flags, config_from
+from ..config.problems import Problems
+from .configuration import run_directory
 from .exit_codes import DONE, NO, status_of
 from .parent import add_die_with_parent, apply_die_with_parent
 from .restarts import run_with_restarts
@@ -27,11 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from ..pipeline.checkpoints.lineage import check_unused, checkpoints_of
+    from ..pipeline.checkpoints.lineage import checkpoints_of
     from .preflight import check
 
     apply_die_with_parent(args)
-    cfg, problems = config_and_problems(args)
+    problems = Problems()
+    cfg = config_from(args, problems)
     lines = (
         f"--{name} has no effect on a run of RL. Fine-tune with `openrlhf-tir sft`, or leave it out."
         for name in args.overrides
@@ -44,14 +46,11 @@ def run(args: argparse.Namespace) -> int:
         return _rehearsed(cfg)
     if cfg.train.max_restarts:
         return status_of(run_with_restarts(sys.argv[1:], cfg.train, cfg.run_dir / cfg.ckpt.path / "latest"))
-    from ..cluster.run_lock import run_lock
-
-    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        check_unused(cfg)
+    with run_directory(cfg):
         # Cleared now: if this process dies before its first checkpoint, a restart must not resume an earlier run.
         if not cfg.train.resume:
             checkpoints_of(cfg).clear()
-        from ..cluster.jobs.main import train  # This import takes seconds, so a directory in use is refused first.
+        from ..cluster.jobs.main import train
 
         train(cfg)
     return 0

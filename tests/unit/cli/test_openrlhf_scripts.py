@@ -15,15 +15,17 @@ pytest.importorskip("tree_sitter_bash")
 from openrlhf_tir.cli import main, preflight
 from openrlhf_tir.cli.checks.load_elsewhere import load_here
 from openrlhf_tir.cli.command_line import build_parser
-from openrlhf_tir.cli.configuration import config_and_problems
+from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.cli.exit_codes import DONE
 from openrlhf_tir.cli.preflight import Machine, check, openrlhf_files
 from openrlhf_tir.config.catalog import value_at
+from openrlhf_tir.config.flags import config_from
 from openrlhf_tir.config.integrations.bash_script import read_script
 from openrlhf_tir.config.integrations.openrlhf_command_flags import read_flags
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY
 from openrlhf_tir.config.openrlhf_flags import RULES
+from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.errors import TirError
 
 EXAMPLES = Path(__file__).parents[3] / "examples/openrlhf"
@@ -114,16 +116,13 @@ def recipe_of(script: str, tmp_path: Path, *options: str) -> str:
     return str(out)
 
 
-def with_problems(argv: list[str]):
-    args, extra = build_parser("train").parse_known_args(["train", *argv])
-    args.unknown = extra
-    return config_and_problems(args)
+def parsed(argv: list[str]):
+    args, args.unknown = build_parser("train").parse_known_args(["train", *argv])
+    return args
 
 
 def configured(argv: list[str]):
-    cfg, problems = with_problems(argv)
-    problems.raise_any()
-    return cfg
+    return config_of(parsed(argv))
 
 
 def models_of(script: str, tmp_path: Path) -> list[str]:
@@ -181,7 +180,8 @@ def test_a_rehearsal_keeps_the_method_and_asks_for_no_gpu(script, beside_a_clust
 def test_a_script_without_its_model_says_so_and_not_more(tmp_path):
     recipe = recipe_of("ppo", tmp_path)
     missing = ["--actor.model_name_or_path", "/nowhere", "--data.prompt_dataset", "/nowhere.jsonl"]
-    cfg, problems = with_problems(["--recipe", recipe, *missing, "--run-dir", str(tmp_path)])
+    problems = Problems()
+    cfg = config_from(parsed(["--recipe", recipe, *missing, "--run-dir", str(tmp_path)]), problems)
     with pytest.raises(TirError) as refused:
         check(cfg, problems=problems)
     assert any("/nowhere" in problem.message for problem in refused.value.problems)
