@@ -22,7 +22,7 @@ def config_of(args: argparse.Namespace, *, makes_data: bool = False) -> Config:
     Raises:
         ConfigError: The configuration has mistakes; one line each.
     """
-    from .preflight import check_names
+    from .checks.names import check_names
 
     problems = Problems()
     cfg = config_from(args, problems, makes_data=makes_data)

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from ..config.settings import load_former
     from ..errors import ConfigError, InfraError
     from ..pipeline.checkpoints.lineage import checkpoints_of
-    from .preflight import policy_directory
+    from .checks.model import policy_directory
 
     # The directory may have been moved or copied since the run.
     cfg = load_former(args.run_dir / "config.toml").model_copy(update={"run_dir": args.run_dir})

@@ -19,11 +19,12 @@ from ...config.problems import Problems
 from ...config.secrets import ENV_TOKEN
 from ...config.sections.env import Env
 from ...errors import ConfigError
+from ...machine.namespaces import namespace_remedy
 from ...protocol import NOT_NEEDED, UNISOLATED
 from ...rollout.environment_client.probe import probe_env
 from ...user_code import plugins
 from ...waiting.backoff import until_available
-from .host import Machine, check_isolation, engines_elsewhere
+from .host import Machine, engines_elsewhere
 
 
 def environments_of(cfg: Config) -> list[Environment]:
@@ -94,6 +95,20 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     return [f"environment {e.name}: a server{of}{workers} will be started"]
 
 
+def check_isolation(machine: Machine, server: str) -> None:
+    """Check that our server that runs model-written code can confine it here.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if fault := machine.isolation_fault():
+        raise ConfigError(
+            f"The {server} server that the run would start cannot confine model-written code here: {fault}. Install"
+            f" bubblewrap (apt-get install bubblewrap). {namespace_remedy()}; or point env.url at a server on another"
+            " machine."
+        )
+
+
 def check_server_flags(e: Environment, flags: list[str]) -> None:
     """Check that one of our servers accepts its flags, by its own parser, and that its corpus exists.
 
@@ -122,7 +137,7 @@ def check_class(e: Environment, flags: list[str]) -> None:
     try:
         cls = plugins.load(plugins.ENVIRONMENT, str(e.env.file))
     except ConfigError:
-        return  # reported by `preflight.check_names_of_env`
+        return  # reported by `names.check_names_of_env`
     server = import_module(f"{server_module(e)}.__main__")
     with _parser_errors(e):
         _, keywords = server.read(flags)

@@ -1,20 +1,16 @@
 """Checks of what this machine must have for a configuration, none of which loads anything heavy. preflight.py calls
 them.
 
-They cover GPUs and attention kernels, memory, room for weight pushes, the run's directory, the ports of the endpoints,
-isolation for model-written code, and loggers.
+They cover GPUs and attention kernels, memory, room for weight pushes, the ports of the endpoints, and loggers.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
 import shutil
 import socket
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -33,46 +29,18 @@ from ...learner.compile_environment import unreadable_architectures
 from ...machine.cards import Cards, cards
 from ...machine.cores import computes_bf16, usable_cores
 from ...machine.gpus import gpu_count, gpu_memory
-from ...machine.namespaces import namespace_remedy
 from ...machine.sizes import free_above, size
 from ...memory.host_plan import KEPT_FREE, REMEDY, host_plan, usable
 from ...memory.memory_plan import memory_plan
 from ...memory.model_size import push_bytes
 from ...memory.threads import compute_threads
-
-BWRAP_TRIAL_S = 10
-"""Deadline of one `bwrap true` in seconds. It takes milliseconds, on a busy machine maybe seconds."""
-LANDLOCK_CREATE_RULESET = 444
-LANDLOCK_ABI = 6
-"""The version of Linux 6.12, the first that also confines signals and abstract sockets
-(env_servers/python_tir/isolation/fence.py needs it)."""
+from .isolation import isolation_fault
 
 LEAST_DEEPSPEED = (0, 19, 8)
 """On CPUs 0.19.6, which openrlhf's package asks for, waits for the last of several gathers only: with two ranks weights
 were wrong in 3 of 6 loads, and nothing said so."""
 GPUS_OF_A_NODE = 8
 """GPUs that a node usually has, where this machine has none and cannot tell."""
-
-
-def isolation_fault() -> str | None:
-    """Return why neither bubblewrap nor Landlock can confine code here; None if a short trial shows that one can."""
-    bwrap = shutil.which("bwrap")
-    fault = "bubblewrap is not installed"
-    if bwrap:
-        try:
-            trial = subprocess.run(
-                [bwrap, "--unshare-user", "--ro-bind", "/", "/", "true"],
-                capture_output=True,
-                text=True,
-                timeout=BWRAP_TRIAL_S,
-            )
-            if trial.returncode == 0:
-                return None
-            fault = f"bubblewrap does not work ({(trial.stderr.strip().splitlines() or ['no message'])[-1][:200]})"
-        except (OSError, subprocess.TimeoutExpired) as error:
-            fault = f"bubblewrap does not work ({error})"
-    version = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    return None if version >= LANDLOCK_ABI else f"{fault}, and this kernel's Landlock is too old (it needs Linux 6.12)"
 
 
 def deepspeed_version() -> tuple[int, ...] | None:
@@ -444,48 +412,6 @@ def check_loggers(cfg: Config, machine: Machine) -> None:
         )
 
 
-RAY_PACKAGE = f"{os.sep}_ray_pkg_"
-"""What is in the path of the directory in which `ray job submit --working-dir` runs a command."""
-
-
-def check_writable(cfg: Config) -> None:
-    """Check that the directories of the run can be made: the first existing directory above each takes files.
-
-    Raises:
-        ConfigError: A directory cannot be made or written, or Ray would delete it.
-    """
-    if RAY_PACKAGE in str(cfg.run_dir.absolute()):
-        raise ConfigError(
-            f"run_dir = {cfg.run_dir} is in Ray's copy of the job's working directory, which Ray deletes with all that"
-            " the run would write. Give --run-dir an absolute path that all nodes share."
-        )
-    for setting, path in (
-        ("run_dir", cfg.run_dir),
-        ("ckpt.path", cfg.run_dir / cfg.ckpt.path),
-        ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir),
-        *([("logger.tensorboard_dir", cfg.run_dir / cfg.logger.tensorboard_dir)] if cfg.logger.tensorboard_dir else []),
-    ):
-        try:
-            existing = next(p for p in (path, *path.parents) if os.path.lexists(p))
-            is_dir = existing.is_dir()
-            if any(len(os.fsencode(part)) > 255 for part in path.parts):
-                raise ConfigError(
-                    f"{setting} = {path} has a name of more than 255 bytes, which no file system takes. Shorten it."
-                )
-        except OSError as e:
-            raise ConfigError(f"{setting} = {path} cannot be used: {e.strerror or e}. Choose another.") from None
-        if not is_dir:
-            raise ConfigError(f"{setting} = {path} cannot be made: {existing} is not a directory. Choose another path.")
-        try:
-            # Permission bits do not hold for root, and say nothing about a read-only or full disk.
-            tempfile.TemporaryFile(dir=existing).close()
-        except OSError as e:
-            raise ConfigError(
-                f"{setting} = {path} cannot be written: {existing} takes no new files ({e.strerror}). Choose another"
-                " path."
-            ) from None
-
-
 def check_ports(cfg: Config) -> None:
     """Check that rollout.port and the ports after it, one per actor, are free.
 
@@ -522,17 +448,3 @@ def check_ports(cfg: Config) -> None:
                     f"rollout.port = {first}{actor_note} cannot be used: {error.strerror}. Choose a free one, or 0 for"
                     " any."
                 ) from None
-
-
-def check_isolation(machine: Machine, server: str) -> None:
-    """Check that our server that runs model-written code can confine it here.
-
-    Raises:
-        ConfigError: It cannot.
-    """
-    if fault := machine.isolation_fault():
-        raise ConfigError(
-            f"The {server} server that the run would start cannot confine model-written code here: {fault}. Install"
-            f" bubblewrap (apt-get install bubblewrap). {namespace_remedy()}; or point env.url at a server on another"
-            " machine."
-        )

@@ -13,7 +13,7 @@ from ...config import Config
 from ...engines.reward_model import checked_normalisation
 from ...errors import ConfigError
 from ...memory.model_size import config_json
-from .hub_name import model_directory
+from .model import model_directory
 from .weights import tensors_of
 
 

@@ -9,8 +9,9 @@ from ...config import Config, Reward
 from ...config.problems import Problems
 from ...pipeline.checkpoints import lineage
 from ..data.rows import counting
-from ..preflight import policy_directory
-from .host import Machine, check_attention, check_deepspeed, check_gpus, check_loggers, check_writable
+from .host import Machine, check_attention, check_deepspeed, check_gpus, check_loggers
+from .model import policy_directory
+from .run_dir import check_writable
 
 if TYPE_CHECKING:
     from ...cluster.jobs.sft_inputs import SftInputs

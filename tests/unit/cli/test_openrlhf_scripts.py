@@ -14,10 +14,11 @@ pytest.importorskip("tree_sitter_bash")
 
 from openrlhf_tir.cli import main, preflight
 from openrlhf_tir.cli.checks.load_elsewhere import load_here
+from openrlhf_tir.cli.checks.names import openrlhf_files
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.cli.exit_codes import DONE
-from openrlhf_tir.cli.preflight import Machine, check, openrlhf_files
+from openrlhf_tir.cli.preflight import Machine, check
 from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.flags import config_from
 from openrlhf_tir.config.integrations.bash_script import read_script

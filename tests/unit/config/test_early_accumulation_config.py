@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.cli.preflight import check_names
+from openrlhf_tir.cli.checks.names import check_names
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load

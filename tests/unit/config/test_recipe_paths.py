@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from openrlhf_tir.cli.checks.host import check_writable
+from openrlhf_tir.cli.checks.run_dir import check_writable
 from openrlhf_tir.config import recipe_paths
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError

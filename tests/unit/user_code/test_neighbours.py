@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.cli.preflight import conventions_of
+from openrlhf_tir.cli.checks.names import conventions_of
 from openrlhf_tir.config.changes import changes, dumped
 from openrlhf_tir.config.own_files import files_of, freeze
 from openrlhf_tir.config.packed_command import pack

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.cli.checks import host as host_checks
-from openrlhf_tir.cli.checks import hub_name
+from openrlhf_tir.cli.checks import isolation
+from openrlhf_tir.cli.checks import model as model_checks
 from openrlhf_tir.cli.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data.hub import OFFLINE_VARIABLES
@@ -216,7 +217,7 @@ def test_workers_of_an_engine_that_cannot_share_the_models_heads_are_refused(rea
 
 
 def test_the_size_of_pushes_is_unknown_for_a_model_on_the_hub_that_cannot_be_read(ready, monkeypatch):
-    monkeypatch.setattr(hub_name, "offline_by", lambda: None)
+    monkeypatch.setattr(model_checks, "offline_by", lambda: None)
     facts = check(load(None, {**ready, "actor.model_name_or_path": "org/no-such-model"}), machine=CPU)
     assert any("org/no-such-model" in fact and str(load(None, ready).run_dir) in fact for fact in facts)
 
@@ -326,14 +327,14 @@ def test_a_machine_that_cannot_confine_code_is_refused_unless_the_server_is_else
 
 
 def test_bubblewrap_that_is_missing_or_fails_is_a_fault_where_landlock_is_too_old(monkeypatch, tmp_path):
-    monkeypatch.setattr(host_checks, "LANDLOCK_ABI", 10**6)
+    monkeypatch.setattr(isolation, "LANDLOCK_ABI", 10**6)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert " 6.12)" in host_checks.isolation_fault()
+    assert " 6.12)" in isolation.isolation_fault()
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
-    assert "(No permissions to create new namespace)" in host_checks.isolation_fault()
+    assert "(No permissions to create new namespace)" in isolation.isolation_fault()
     (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 0\n")
-    assert host_checks.isolation_fault() is None
+    assert isolation.isolation_fault() is None
 
 
 def test_a_missing_chat_template_is_refused_where_one_is_used(ready, tmp_path):

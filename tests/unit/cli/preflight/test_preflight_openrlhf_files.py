@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.cli.checks.envs import check_envs
 from openrlhf_tir.cli.checks.load_elsewhere import load_elsewhere, load_here
-from openrlhf_tir.cli.preflight import check_names, openrlhf_files
+from openrlhf_tir.cli.checks.names import check_names, openrlhf_files
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError

@@ -9,8 +9,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from openrlhf_tir.cli import preflight
-from openrlhf_tir.cli.checks import host
+from openrlhf_tir.cli.checks import host, run_dir
 from openrlhf_tir.cli.preflight import check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import CheckpointDamaged, Unavailable
@@ -131,7 +130,7 @@ def test_a_disk_that_cannot_hold_one_checkpoint_is_refused_and_one_that_cannot_h
     one = 12 * 10**12
 
     def told(free: int, **settings) -> list[str]:
-        monkeypatch.setattr(preflight, "free_above", lambda path: free)
+        monkeypatch.setattr(run_dir, "free_above", lambda path: free)
         monkeypatch.setattr(host, "free_above", lambda path: 1 << 50)
         cfg = load(None, {**ready, **settings})
         return [fact for fact in check(cfg, machine=large) if "ckpt.max_num" in fact]

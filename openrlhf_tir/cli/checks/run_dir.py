@@ -1,0 +1,97 @@
+"""Checks of the run directory: it takes files, holds no other run, and its disk has room for checkpoints."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from ...config import Config
+from ...errors import ConfigError, Unavailable
+from ...machine.sizes import free_above, size
+from ...memory.model_size import checkpoint_bytes
+from ...pipeline.checkpoints import lineage
+from ...pipeline.checkpoints.checkpoint import GROWTH
+
+RAY_PACKAGE = f"{os.sep}_ray_pkg_"
+"""What is in the path of the directory in which `ray job submit --working-dir` runs a command."""
+
+
+def check_writable(cfg: Config) -> None:
+    """Check that the directories of the run can be made: the first existing directory above each takes files.
+
+    Raises:
+        ConfigError: A directory cannot be made or written, or Ray would delete it.
+    """
+    if RAY_PACKAGE in str(cfg.run_dir.absolute()):
+        raise ConfigError(
+            f"run_dir = {cfg.run_dir} is in Ray's copy of the job's working directory, which Ray deletes with all that"
+            " the run would write. Give --run-dir an absolute path that all nodes share."
+        )
+    for setting, path in (
+        ("run_dir", cfg.run_dir),
+        ("ckpt.path", cfg.run_dir / cfg.ckpt.path),
+        ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir),
+        *([("logger.tensorboard_dir", cfg.run_dir / cfg.logger.tensorboard_dir)] if cfg.logger.tensorboard_dir else []),
+    ):
+        try:
+            existing = next(p for p in (path, *path.parents) if os.path.lexists(p))
+            is_dir = existing.is_dir()
+            if any(len(os.fsencode(part)) > 255 for part in path.parts):
+                raise ConfigError(
+                    f"{setting} = {path} has a name of more than 255 bytes, which no file system takes. Shorten it."
+                )
+        except OSError as e:
+            raise ConfigError(f"{setting} = {path} cannot be used: {e.strerror or e}. Choose another.") from None
+        if not is_dir:
+            raise ConfigError(f"{setting} = {path} cannot be made: {existing} is not a directory. Choose another path.")
+        try:
+            # Permission bits do not hold for root, and say nothing about a read-only or full disk.
+            tempfile.TemporaryFile(dir=existing).close()
+        except OSError as e:
+            raise ConfigError(
+                f"{setting} = {path} cannot be written: {existing} takes no new files ({e.strerror}). Choose another"
+                " path."
+            ) from None
+
+
+def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
+    """Check that a new run does not start on top of an earlier one's checkpoints, or that a resumed run can continue.
+
+    Args:
+        cfg: The configuration.
+        made: Whether the model and the data that the configuration names exist already.
+
+    Returns:
+        Facts to print.
+    """
+    lineage.check_unused(cfg)
+    if cfg.train.resume:
+        path, facts = lineage.resumable(cfg, lineage.checkpoints_of(cfg), made=made)
+        return [*facts, *([f"resuming from {path.name}"] if path else [])]
+    return _checkpoint_room(cfg) if cfg.ckpt.max_num else []
+
+
+def _checkpoint_room(cfg: Config) -> list[str]:
+    """Return a fact if the disk has no room for ckpt.max_num checkpoints and the one that is being written.
+
+    Raises:
+        Unavailable: It has no room for the first one, and the new run deletes none of an earlier run.
+    """
+    checkpoint = checkpoint_bytes(cfg)
+    directory = cfg.run_dir / cfg.ckpt.path
+    needed = checkpoint * (cfg.ckpt.max_num + 1)
+    free = free_above(directory)
+    if needed <= free:
+        return []
+    # 0: some file systems do not tell.
+    if 0 < free < int(checkpoint * GROWTH) and not lineage.checkpoints_of(cfg).exist:
+        raise Unavailable(
+            f"A checkpoint takes about {size(checkpoint)}, and the disk of {directory} has {size(free)} free: the run"
+            " could save nothing. Make room, choose another --run-dir or ckpt.path, or set ckpt.max_num to 0, with"
+            " which there are no checkpoints."
+        )
+    return [
+        f"checkpoints take about {size(checkpoint)} each, {size(needed)} with ckpt.max_num = {cfg.ckpt.max_num} and the"
+        f" one being written; {directory} has {size(free)} free."
+        " A checkpoint that does not fit is left out, and training continues without it"
+    ]
