@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -24,6 +24,8 @@ MAX_POINTER_BYTES = 1024
 SAFETENSORS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 INDEX = ".index.json"
+FORMS = (SAFETENSORS, f"{SAFETENSORS}{INDEX}", PICKLED, f"{PICKLED}{INDEX}")
+"""Files in which transformers looks for weights, the first that exists: all of them, or an index of several files."""
 BESIDE_WEIGHTS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py")
 """Suffixes of files that are read beside the weights: configurations, tokenizers, chat templates, a model's own
 code."""
@@ -54,7 +56,7 @@ def tensors_of(path: Path, setting: str) -> dict[str, str]:
     index = path / f"{SAFETENSORS}{INDEX}"
     if index.exists():
         _refuse(path, setting, _index_faults(index))
-        return dict(json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"])
+        return _weight_map(index)
     if not (path / SAFETENSORS).exists():
         return {}
     with safe_open(path / SAFETENSORS, "numpy") as weights:
@@ -77,40 +79,52 @@ def _pointers(path: Path) -> Iterator[str]:
         and _is_pointer(file)
     )
     if pointers:
-        shown = ", ".join(pointers[:5]) + (f" and {len(pointers) - 5} more" if len(pointers) > 5 else "")
         yield (
-            f"{shown}: a pointer of Git LFS is there in the file's place, as git-lfs was missing or cut off. Run `git"
-            f" lfs install && git lfs pull` in {path}, or download the model with `hf download`."
+            f"{_listed(pointers)}: a pointer of Git LFS is there in the file's place, as git-lfs was missing or cut"
+            f" off. Run `git lfs install && git lfs pull` in {path}, or download the model with `hf download`."
         )
+
+
+def _form_of(path: Path) -> Path | None:
+    """Return the one of FORMS in which a model has its weights; None if it has none of them."""
+    return next((path / name for name in FORMS if os.path.lexists(path / name)), None)
 
 
 def _weights_read(path: Path) -> set[str]:
     """Return the names of the files of weights that learner and engine read, and of the index that names them.
 
-    Both take one format where a repository has several. With safetensors and no index the engine reads all of that
-    suffix, and Mistral's consolidated files wherever they are.
+    Both take one format where a repository has several. With safetensors the engine looks for an index first; without
+    one it reads all of that suffix. It reads Mistral's consolidated files wherever they are.
     """
-    for single in (SAFETENSORS, PICKLED):
-        index = path / f"{single}{INDEX}"
-        shards = _shards_of(index)
-        if os.path.lexists(path / single):
-            read = {single}
-        elif os.path.lexists(index):
-            read = {index.name, *shards}
-        else:
-            continue
-        if single == SAFETENSORS:
-            others = "consolidated*.safetensors" if shards else "*.safetensors"
-            read |= {file.name for file in path.glob(others)}
-        return read
-    return {file.name for file in path.iterdir() if SHARD.fullmatch(file.name)}
+    form = _form_of(path)
+    if form is None:
+        return {file.name for file in path.iterdir() if SHARD.fullmatch(file.name)}
+    if form.name.startswith(PICKLED):
+        return {form.name, *_shards_of(path / f"{PICKLED}{INDEX}")}
+    index = path / f"{SAFETENSORS}{INDEX}"
+    shards = _shards_of(index)
+    others = path.glob("consolidated*.safetensors" if shards else "*.safetensors")
+    return {form.name, index.name, *shards, *(file.name for file in others)}
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Return tensor -> file of an index. Raises ValueError, which says why it is none."""
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(shorten(repr(error))) from error
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ValueError("its weight_map does not give a file for each tensor")
+    if not weight_map:
+        raise ValueError("it names no weights")
+    return weight_map
 
 
 def _shards_of(index: Path) -> set[str]:
-    """Return the names of the files that an index names; an empty set if it is missing or cannot be read."""
+    """Return the names of the files that an index names; an empty set if it is none."""
     try:
-        return {str(name) for name in json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"].values()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set(_weight_map(index).values())
+    except ValueError:
         return set()
 
 
@@ -125,45 +139,41 @@ def _is_pointer(file: Path) -> bool:
 
 
 def _weight_faults(path: Path) -> Iterator[str]:
-    """Yield a sentence for each weight file that is missing or damaged, in the order in which transformers looks."""
-    for single in (SAFETENSORS, PICKLED):
-        if os.path.lexists(path / single):
-            yield from _file_faults(path / single)
-            return
-        index = path / f"{single}{INDEX}"
-        if os.path.lexists(index):
-            yield from _index_faults(index)
-            return
+    """Yield a sentence for each weight file that is missing or damaged."""
+    form = _form_of(path)
+    if form is None:
+        yield _no_weights(path)
+    elif form.name.endswith(INDEX):
+        yield from _index_faults(form)
+    else:
+        yield from _file_faults(form)
+
+
+def _no_weights(path: Path) -> str:
     shards = sorted(file.name for file in path.iterdir() if SHARD.fullmatch(file.name))
     found = (
         f"{len(shards)} shards are there ({shards[0]}, ...), but not the index that names them" if shards else "none"
     )
-    yield (
-        f"the model has no weights: it needs {SAFETENSORS}, {SAFETENSORS}.index.json, {PICKLED} or"
-        f" {PICKLED}.index.json, and there is {found}. {AGAIN}."
-    )
+    return f"the model has no weights: it needs {' or '.join(FORMS)}, and there is {found}. {AGAIN}."
 
 
 def _index_faults(index: Path) -> Iterator[str]:
+    if _is_pointer(index):  # already reported
+        return
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if not _is_pointer(index):  # already reported
-            yield f"{index.name} is not an index of weights ({shorten(repr(error))}). {AGAIN}."
-        return
-    if not isinstance(weight_map, Mapping) or not all(isinstance(name, str) for name in weight_map.values()):
-        yield f"{index.name} is not an index of weights: its weight_map does not give a file for each tensor. {AGAIN}."
-        return
-    if not weight_map:
-        yield f"{index.name} names no weights. {AGAIN}."
+        weight_map = _weight_map(index)
+    except ValueError as error:
+        yield f"{index.name} is not an index of weights: {error}. {AGAIN}."
         return
     tensors: dict[str, set[str]] = {}
     for tensor, shard in weight_map.items():
         tensors.setdefault(shard, set()).add(tensor)
     missing = sorted(shard for shard in tensors if not (index.parent / shard).exists())
     if missing:
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        yield f"{len(missing)} of the {len(tensors)} shards that {index.name} names are missing: {shown}. {AGAIN}."
+        yield (
+            f"{len(missing)} of the {len(tensors)} shards that {index.name} names are missing: {_listed(missing)}."
+            f" {AGAIN}."
+        )
     for shard in sorted(tensors.keys() - set(missing)):
         yield from _file_faults(index.parent / shard, tensors[shard])
 
@@ -202,3 +212,8 @@ def _pickled_fault(file: Path) -> str | None:
     with file.open("rb") as weights:
         archive = weights.read(len(ZIP)) == ZIP
     return "its end is missing" if archive and not zipfile.is_zipfile(file) else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

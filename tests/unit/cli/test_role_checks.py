@@ -125,6 +125,7 @@ def test_a_policy_that_would_thaw_in_the_middle_of_a_batch_is_refused():
         ("model.safetensors", b"x" * 1000),
         ("model.safetensors.index.json", b"{}"),
         ("model.safetensors.index.json", b"{"),
+        ("model.safetensors.index.json", b"version https://git-lfs.github.com/spec/v1\nsize 1"),
     ],
 )
 def test_a_reward_model_whose_weights_are_damaged_is_refused(tmp_path, file, text):
