@@ -11,6 +11,7 @@ from pathlib import Path
 from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.paths import check_new_file, local_path
+from ..config.problems import Problems
 from ..errors import ConfigError
 from .configuration import add_model, config_of
 
@@ -82,7 +83,10 @@ def _held_out(cfg: Config, items: Path, out: Path | None) -> None:
     from ..cluster.run_lock import run_lock
     from .preflight import check
 
-    check(cfg, training=False)
+    problems = Problems()
+    if not cfg.eval.dataset:
+        problems.add("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
+    check(cfg, training=False, data=bool(cfg.eval.dataset), problems=problems)
     with run_lock(items):  # Two commands would write the same logs.
         from ..cluster.jobs.main import evaluate
 

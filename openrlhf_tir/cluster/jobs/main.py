@@ -20,7 +20,7 @@ from rich.console import Console
 
 from ...config import Config
 from ...config.own_files import freeze
-from ...errors import ConfigError, Stopped, TirError
+from ...errors import Stopped, TirError
 from ...evaluation.plan import Plan
 from ...evaluation.settings import SWEPT
 from ...evaluation.table import as_json, env_lines, table
@@ -63,8 +63,6 @@ def train(cfg: Config, setup_s: float = 0.0) -> Summary:
 
 def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResult]:
     """Run the `eval` command: print the figures, and write them as JSON to `out`."""
-    if not cfg.eval.dataset:
-        raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
     cfg = with_tools(freeze(cfg))
 
     async def go() -> tuple[EvalResult, EvalResult]:

@@ -29,6 +29,11 @@ def test_items_without_anything_to_evaluate_are_refused(capsys, tmp_path):
     assert "--suite" in said(capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--sweep", "env.max_calls=0,2")
 
 
+def test_without_held_out_rows_they_are_asked_for_and_not_those_of_training(capsys, tmp_path):
+    text = said(capsys, "--model", "m", "--run-dir", str(tmp_path / "r"))
+    assert "eval.dataset " in text and "data.prompt_dataset" not in text
+
+
 def test_a_cut_of_a_set_has_no_effect_and_is_refused(capsys, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "P", "answer": 1}) + "\n")
     text = said(
