@@ -12,14 +12,14 @@ from ..telemetry.printable import printable
 
 VERDICT_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 ACTIONS = {
-    "valid": ("ACTION", "an action that works"),
-    "slow": ("ACTION", "an action that takes at least 3 s"),
-    "failing": ("ACTION", "an action that is wrong or breaks the environment"),
-    "ending": ("ACTION", "an action that ends the episode of --ending-task"),
-    "write": ("ACTION", "an action that leaves the text tir-secret-5f1c where another session could find it"),
-    "read": ("ACTION", "an action that looks for that text and shows it"),
+    "valid": "an action that works",
+    "slow": "an action that takes at least 3 s",
+    "failing": "an action that is wrong or breaks the environment",
+    "ending": "an action that ends the episode of --ending-task",
+    "write": "an action that leaves the text tir-secret-5f1c where another session could find it",
+    "read": "an action that looks for that text and shows it",
 }
-"""Kind of an action -> (placeholder, help text)."""
+"""Kind of an action -> help text."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="memory the server may gain in the leak check [32]",
     )
-    for name, (metavar, text) in ACTIONS.items():
-        add(f"--{name}-action", metavar=metavar, help=f"{text} [by the environment's name]")
+    for name, text in ACTIONS.items():
+        add(f"--{name}-action", metavar="ACTION", help=f"{text} [by the environment's name]")
     add("--task", metavar="JSON", help="task of the sessions [by the environment's name]")
     add("--slow-task", metavar="JSON", help="task of the sessions of the slow action [by the environment's name]")
     add("--ending-task", metavar="JSON", help="task of the session of the ending action [{}]")

@@ -199,7 +199,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--json" in argv:  # in place of the result, for a program that reads it
             print(json.dumps(as_dict(error)))
         return code_of(error)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,8 @@ import argparse
 import time
 from pathlib import Path
 
+from ..config.numbers import whole
+
 WAIT_S = 20.0
 """Seconds to wait for the run to apply the change."""
 
@@ -15,7 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
     parser.add_argument("run_dir", type=Path, help="directory of the run (--run-dir of train)")
     parser.add_argument(
-        "--actors", type=int, metavar="N", help="new number of rollout actors; surplus ones finish their groups first"
+        "--actors",
+        type=whole(at_least=1),
+        metavar="N",
+        help="new number of rollout actors; surplus ones finish their groups first",
     )
     parser.add_argument(
         "--env",
@@ -37,8 +42,6 @@ def run(args: argparse.Namespace) -> int:
     path = args.run_dir / control.FILE
     wanted = control.read(path) if path.exists() else control.Control()
     if args.actors is not None:
-        if args.actors < 1:
-            raise ConfigError(f"--actors {args.actors} would leave no engine. Give at least 1, or stop the run.")
         wanted.rollout_actors = args.actors
     if args.env:
         wanted.env_urls = {**(wanted.env_urls or {}), **dict(_parse(text) for text in args.env)}

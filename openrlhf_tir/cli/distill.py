@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import sys
 from pathlib import Path
 
-from ..config.numbers import whole
+from ..config.numbers import real, whole
 
 EXAMPLES = """examples:
   openrlhf-tir train ... --logger.trajectories 1               a run that keeps what it samples, in RUN/trajectories
@@ -40,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="maximum number of responses of a prompt, those of the highest reward [4]",
     )
-    parser.add_argument("--min-reward", type=float, metavar="X", help="leave out responses of a lower reward [none]")
+    parser.add_argument(
+        "--min-reward", type=real(above=-math.inf), metavar="X", help="leave out responses of a lower reward [none]"
+    )
     parser.add_argument(
         "--wrong-too", action="store_true", help="also take responses that are not correct; requires --min-reward"
     )
@@ -49,9 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    import math
-    import sys
-
     from ..data.prepare.files import check_target, write_rows
     from ..data.sft.distill import Selection, distill
     from ..errors import ConfigError, DataError
@@ -62,8 +63,6 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--wrong-too takes responses by their reward alone. Give --min-reward too, e.g. --min-reward 0.5."
         )
-    if args.min_reward is not None and not math.isfinite(args.min_reward):
-        raise ConfigError(f"--min-reward {args.min_reward} is not a finite number. Give one, e.g. 1.0.")
     out = Path(args.out)
     if args.out != "-":
         if out.exists() and not args.force:

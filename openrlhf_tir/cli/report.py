@@ -13,10 +13,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from ..errors import ConfigError
-
-    if not args.run_dir.is_dir():
-        raise ConfigError(f"There is no run directory {args.run_dir}. Give the directory that train wrote (--run-dir).")
     from ..observability.report.build import build_report
 
     print(build_report(args.run_dir))

@@ -106,6 +106,6 @@ def _kind(label: str) -> LabelKind | Literal[""]:
         return "answers"
     if isinstance(value, dict) and any(keys <= value.keys() for keys in TESTS):
         return "tests"
-    if isinstance(value, list) and value and all(isinstance(call, dict) and "name" in call for call in value):
+    if isinstance(value, list) and all(isinstance(call, dict) and "name" in call for call in value):
         return "calls"
     return "answer"

@@ -80,10 +80,10 @@ def scripts_of(
 
     Args:
         task: The problem.
-        e: Its environment.
+        environment: Its environment.
         protocol: Makes the environment's protocol; None if an agent writes the responses.
         complete: Returns what an engine would.
-        most: Maximum number of tokens of a response.
+        max_tokens: Maximum number of tokens of a response.
     """
     long = "and so on " * (2 + max_tokens)
     answer, wrong = (_answer(text, complete, max_tokens) for text in (task.label, WRONG))

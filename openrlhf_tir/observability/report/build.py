@@ -39,9 +39,7 @@ def build_report(run_dir: Path) -> Path:
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
-        raise DataError(
-            f"{run_dir} is not a directory. Give the run directory of a training run (the value of --run_dir)."
-        )
+        raise DataError(f"There is no directory {run_dir}. Give the run directory of a training run (--run-dir).")
     columns = metrics.read(run_dir)
     spans = timelines.read(run_dir)
     result = summary.read(run_dir)

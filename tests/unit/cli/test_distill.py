@@ -58,7 +58,7 @@ def test_standard_output_holds_rows_alone(run, capsys):
         (". --out x.jsonl", "--logger.trajectories 1"),
         ("run --out run/there", "--out run/there "),
         ("run --out x.jsonl --wrong-too", "--min-reward "),
-        ("run --out x.jsonl --min-reward nan", "--min-reward nan"),
+        ("run --out x.jsonl --min-reward nan", "--min-reward: nan "),
         ("run --out x.jsonl --min-reward 2", "low_reward 3"),
         ("run --out no/such/file.jsonl", "--out no/such/file.jsonl "),
         ("run --out x.parquet", "--out x.parquet "),

@@ -130,7 +130,7 @@ def test_an_empty_run_is_refused_with_a_remedy(tmp_path):
 
 
 def test_a_directory_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere (?!.*metrics\.jsonl)"):
+    with pytest.raises(DataError, match=r"nowhere\. (?!.*metrics\.jsonl)"):
         build_report(tmp_path / "nowhere")
 
 
