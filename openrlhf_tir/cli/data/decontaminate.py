@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     check_target(args.out, input_files)
     if args.report:
         check_target(args.report, input_files, "--report", (".jsonl",))
-        check_apart(args.out, args.report)
+        check_apart(args.out, args.report, "--report")
     cfg = data_of(args)
     bad = BadRows(args.on_bad_row, MAX_LISTED)
     unread = BadRows(args.on_bad_row, MAX_LISTED)

@@ -57,13 +57,17 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from ...data.bad_rows import BadRows
     from ...data.prepare.code_traces import Replies, demonstrations
-    from ...data.prepare.files import check_target, write_rows
+    from ...data.prepare.files import check_apart, check_target, write_rows
     from ...errors import ConfigError, DataError
     from ...rewards.checking.model_verdict import chat
 
     if bool(args.judge_url) != bool(args.judge_model):
         raise ConfigError("--judge-url and --judge-model go together. Give both, or neither.")
-    check_target(args.out, files_of(args))
+    input_files = files_of(args)
+    check_target(args.out, input_files)
+    if args.replies:
+        check_target(args.replies, input_files, "--replies", suffixes=())
+        check_apart(args.out, args.replies, "--replies")
     bad = BadRows(args.on_bad_row, MAX_LISTED)
     left_out = Counter[str]()
     replies = Replies(args.replies)

@@ -25,13 +25,13 @@ def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes
         path: The file.
         read: The files that the command reads.
         flag: The flag that names the file, for messages.
-        suffixes: The suffixes that can be written.
+        suffixes: The suffixes that can be written; empty if the suffix says nothing.
 
     Raises:
         ConfigError: It cannot be written, has another suffix, or is one of the files that are read.
     """
     check_new_file(path, flag)
-    if path.suffix not in suffixes:
+    if suffixes and path.suffix not in suffixes:
         raise ConfigError(
             f"{flag} {path} ends in {path.suffix!r}. Known: {', '.join(suffixes)}. Name it"
             f" {path.with_suffix('.jsonl').name}, for one object per line."
@@ -42,10 +42,10 @@ def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes
         raise ConfigError(f"{flag} {path} is one of the files that are read. Give it another name.")
 
 
-def check_apart(out: Path, report: Path) -> None:
-    """Raise ConfigError if a command would write its two files over one another."""
-    if out.resolve() == report.resolve():
-        raise ConfigError(f"--out and --report are both {out}: one would be written over the other. Give two names.")
+def check_apart(out: Path, other: Path, flag: str) -> None:
+    """Raise ConfigError if a command would write its two files, of --out and of `flag`, over one another."""
+    if out.resolve() == other.resolve():
+        raise ConfigError(f"--out and {flag} are both {out}: one would be written over the other. Give two names.")
 
 
 def columns_of(sources: Sequence[str]) -> Any:

@@ -112,3 +112,16 @@ def test_a_judge_without_a_name_and_rows_without_a_solution_are_refused(tmp_path
     assert "--judge-model" in capsys.readouterr().err
     assert main(["data", "rewrite", str(rows), *flags]) == 2
     assert "line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("replies", ["nowhere/replies.jsonl", "worked.jsonl", "o.jsonl"])
+def test_replies_that_could_not_be_kept_are_refused_before_one_is_asked_for(tmp_path, capsys, replies):
+    rows = tmp_path / "worked.jsonl"
+    rows.write_text(json.dumps({"prompt": "6 times 7?", "label": "42", "solution": "\\boxed{42}"}))
+    before = rows.read_text()
+    out = tmp_path / "o.jsonl"
+    with server(chat(PROGRAM + ANSWER)) as (url, asked):
+        flags = ["--url", url, "--model", "m", "--out", str(out), "--replies", str(tmp_path / replies)]
+        assert main(["data", "rewrite", str(rows), *flags]) == 2
+    assert "--replies" in capsys.readouterr().err
+    assert not asked and not out.exists() and rows.read_text() == before
