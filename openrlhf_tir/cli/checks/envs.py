@@ -7,7 +7,7 @@ import io
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -146,13 +146,14 @@ def check_class(e: Environment, flags: list[str]) -> None:
 
 @contextmanager
 def _parser_errors(e: Environment) -> Iterator[None]:
-    """Raise ConfigError if the parser of the environment's server refuses its flags in the block."""
+    """Raise ConfigError if the parser of the environment's server refuses its flags in the block, or prints help."""
     stderr = io.StringIO()
     try:
-        with redirect_stderr(stderr):
+        with redirect_stderr(stderr), redirect_stdout(io.StringIO()):
             yield
     except SystemExit:
-        complaint = stderr.getvalue().strip().splitlines()[-1].partition("error: ")[2]
+        lines = stderr.getvalue().strip().splitlines() or ["error: with them it prints its help and serves nothing"]
+        complaint = lines[-1].partition("error: ")[2]
         raise ConfigError(
             f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {complaint}. `python -m"
             f" {server_module(e)} --help` lists its flags."

@@ -256,6 +256,11 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
         ),
         (
             ["sums", "echo"],
+            {"echo": {"server_options": {"help": True}}},
+            r"envs\.echo\.server_options = {'help': True}: .* echo ",
+        ),
+        (
+            ["sums", "echo"],
             {"echo": {"server": "search", "server_options": {"corpus": "/no/where.jsonl"}}},
             r"envs\.echo\.server_options\.corpus = '/no/where\.jsonl'",
         ),
