@@ -32,16 +32,16 @@ def check_budget(cfg: Config) -> None:
         ConfigError: It does not fit.
     """
     ranks, longest = cfg.ds.ring_attn_size, cfg.data.max_len
-    shared = f" * ds.ring_attn_size = {cfg.train.max_tokens_per_gpu} * {ranks}" if ranks > 1 else ""
     for setting, tokens in (
-        (f"train.max_tokens_per_gpu{shared}", cfg.train.max_tokens_per_gpu),
+        ("train.max_tokens_per_gpu", cfg.train.max_tokens_per_gpu),
         ("rollout.max_tokens_per_gpu", cfg.rollout.max_tokens_per_gpu),
     ):
         if tokens is not None and longest > tokens * ranks:
-            name = setting.partition(" ")[0]
+            shared = f" * ds.ring_attn_size = {tokens} * {ranks}" if ranks > 1 else ""
             raise ConfigError(
-                f"data.max_len = {longest} tokens of prompt and response do not fit into a forward pass of {setting} ="
-                f" {tokens * ranks}. Raise {name} to {-(-longest // ranks)}, or lower data.max_len."
+                f"data.max_len = {longest} tokens of prompt and response do not fit into a forward pass of"
+                f" {setting}{shared} = {tokens * ranks}. Raise {setting} to {-(-longest // ranks)}, or lower"
+                " data.max_len."
             )
 
 

@@ -36,6 +36,8 @@ def test_ranks_that_share_a_sequence_have_room_for_it_together(ready):
     }
     said = refused(ready, **shared, train__max_tokens_per_gpu=1000)
     assert re.search(r"ds\.ring_attn_size = 1000 \* 2 = 2000\. .*train\.max_tokens_per_gpu .* 1001,", said)
+    said = refused(ready, **shared, rollout__max_tokens_per_gpu=1000)
+    assert re.search(r"max_tokens_per_gpu \* ds\.ring_attn_size = 1000 \* 2 = 2000\. .*rollout\.\S+ .* 1001,", said)
     fits = {k.replace("__", "."): v for k, v in shared.items()} | {"train.max_tokens_per_gpu": 1001}
     assert check(load(None, {**ready, **fits}), machine=CPU)
 
