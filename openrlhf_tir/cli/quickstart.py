@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
     parser.add_argument(
         "--model",
-        choices=sorted([TOY, SMOLLM2]),
+        choices=(SMOLLM2, TOY),
         default=TOY,
         help="toy: 167 thousand parameters, minutes; smollm2: SmolLM2-135M-Instruct, 15 to 35 minutes [%(default)s]",
     )
@@ -128,15 +128,16 @@ def checked_plan(args: argparse.Namespace) -> Plan:
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
     cfg = resumable_before_the_first_checkpoint(cfg)
-    cfg = in_fast_precision(cfg, args.overrides, Machine())
+    machine = Machine()
+    cfg = in_fast_precision(cfg, args.overrides, machine)
     named = bool(cfg.actor.model_name_or_path)
     if not named and not has_base(cfg):
         check_package(args.model)
     with tempfile.TemporaryDirectory(prefix="tir-quickstart-") as scratch:
         tried, files = with_rows(cfg, task, Path(scratch))
-        check(tried, model=named, data=bool(cfg.data.prompt_dataset))
+        check(tried, model=named, data=bool(cfg.data.prompt_dataset), machine=machine)
         if not named:
-            check_memory(with_shape(tried, args.model, Path(scratch) / BASE), Machine())
+            check_memory(with_shape(tried, args.model, Path(scratch) / BASE), machine)
         if demonstrations:
             check_cold_start(tried, files.demonstrations, demonstrations)
     return Plan(cfg, task, demonstrations)

@@ -143,7 +143,7 @@ def _specials(problems: ProblemCounts) -> list[str]:
 
 def _columns(problems: ProblemCounts, label_key: str) -> list[str]:
     """Return which columns rewards and environments get besides prompt and label, and which they do not get."""
-    names = shorten(", ".join(sorted(problems.columns.keys() - {label_key})))
+    names = shorten(", ".join(sorted(problems.columns - {label_key})))
     facts = [f"columns that rewards get in task.extra, environments in task['extra']: {names}"] if names else []
     return facts + extra_columns.sentences_of(problems.left_out)
 
@@ -160,7 +160,7 @@ class ProblemCounts(Counter[str]):
         distinct: Number of problems that differ.
         empty: Rows without a label, by environment.
         special: Rows with the text of a special token, if no chat template is applied.
-        columns: Rows by further column.
+        columns: Columns besides prompt and label.
         of_env: Rows by environment and column, with the columns of meta.
         left_out: Column -> reason why rewards do not get it -> rows.
     """
@@ -170,7 +170,7 @@ class ProblemCounts(Counter[str]):
         self.distinct = 0
         self.empty: Counter[str] = Counter()
         self.special = 0
-        self.columns: Counter[str] = Counter()
+        self.columns: set[str] = set()
         self.of_env: Counter[tuple[str, str]] = Counter()
         self.left_out: dict[str, Counter[str]] = {}
 
@@ -198,9 +198,11 @@ def _check_columns_of_rewards(environments: Iterable[Environment], problems: Pro
 def _scan(cfg: Config, data: Data) -> tuple[ProblemCounts, BadRows]:
     """Return the counted problems and the bad rows. Everything is checked except what needs the tokenizer."""
     counts = ProblemCounts()
-    input_templates = {e.name: e.input_template for e in environments_of(cfg)} or {cfg.env.name: data.input_template}
-    resolved = {}
     environments = {e.name: e for e in environments_of(cfg)}
+    input_templates = {name: e.input_template for name, e in environments.items()} or {
+        cfg.env.name: data.input_template
+    }
+    resolved = {}
     for name, template in input_templates.items():
         try:
             resolved[name] = templates.resolve(template)
@@ -228,8 +230,7 @@ def _scan(cfg: Config, data: Data) -> tuple[ProblemCounts, BadRows]:
         counts[name] += rows
         counts.empty[name] += 0 if problem.label else rows
         counts.distinct += 1
-        for column in problem.extra:
-            counts.columns[column] += rows
+        counts.columns.update(problem.extra)
         counts.of_env.update({(name, column): rows for column in problem.extra.keys() | problem.meta.keys()})
         for column, reason in problem.left_out.items():
             counts.left_out.setdefault(column, Counter())[reason] += rows

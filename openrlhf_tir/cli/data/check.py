@@ -6,9 +6,13 @@ The exit code is 2 if there is a bad row, unless --on-bad-row skip allows it.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ...config import Data
 from .rows import MAX_LISTED, add_row_arguments, counting, data_of, tell
+
+if TYPE_CHECKING:
+    from ...data.bad_rows import BadRows
 
 EXAMPLES = """examples:
   openrlhf-tir data check train.parquet                          the columns decide which schema it is
@@ -27,26 +31,23 @@ def run(args: argparse.Namespace) -> int:
     from ...data.bad_rows import BadRows
     from ...errors import DataError
 
-    total = BadRows("skip", MAX_LISTED)
+    bad = BadRows("skip", MAX_LISTED)
     good = 0
     for source in args.sources:
-        bad = BadRows("skip", MAX_LISTED)
         rows, lines = _examine(data_of(args, [source], on_bad_row="skip"), bad)
         for line in lines:
             print(line)
         good += rows
-        total.count += bad.count
-        total.listed += bad.listed
-    if total.count and args.on_bad_row == "error":
-        more = f"\n... and {total.count - len(total.listed)} more." if total.count > len(total.listed) else ""
+    if bad.count and args.on_bad_row == "error":
+        more = f"\n... and {bad.count - len(bad.listed)} more." if bad.count > len(bad.listed) else ""
         remedy = "Correct them, or leave them out: --on-bad-row skip here, --data.on_bad_row skip in a run."
-        raise DataError("\n".join(total.listed) + more + f"\n{total.count} bad rows. {remedy}")
-    total.check_some_good(good, args.sources)  # A run without a good row would fail too.
-    tell(total)
+        raise DataError("\n".join(bad.listed) + more + f"\n{bad.count} bad rows. {remedy}")
+    bad.check_some_good(good, args.sources)  # A run without a good row would fail too.
+    tell(bad)
     return 0
 
 
-def _examine(cfg: Data, bad) -> tuple[int, list[str]]:
+def _examine(cfg: Data, bad: BadRows) -> tuple[int, list[str]]:
     """Return the number of good rows of one source, and lines about it. Bad rows are added to `bad`."""
     from ...data.prepare.function_calls import SOURCES
     from ...data.prepare.others import check_other
@@ -55,6 +56,7 @@ def _examine(cfg: Data, bad) -> tuple[int, list[str]]:
     from ...errors import DataError
 
     (source,) = cfg.datasets
+    bad_before = bad.count
     with counting(f"check {source}") as tick:
         if cfg.row_schema in SOURCES:
             rows, facts = check_other(cfg, bad, tick)
@@ -66,9 +68,10 @@ def _examine(cfg: Data, bad) -> tuple[int, list[str]]:
                 summary.add(problem)
                 tick()
             rows, facts = summary.rows, summary.facts()
-    if not rows and not bad.count:
+    bad_here = bad.count - bad_before
+    if not rows and not bad_here:
         raise DataError(f"{source} has no rows. Point at a data set with problems.")
-    head = f"{source}: {rows + bad.count} rows{f' as {schema}' if schema else ''}: {rows} good, {bad.count} bad"
+    head = f"{source}: {rows + bad_here} rows{f' as {schema}' if schema else ''}: {rows} good, {bad_here} bad"
     return rows, [head, *(f"  {fact}" for fact in facts)]
 
 

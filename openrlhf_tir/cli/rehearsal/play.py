@@ -158,7 +158,6 @@ class _Rehearsal:
             owned.push_async_callback(envs.close)
             writers = await self._agents(owned)
             chats = None if writers else chat_formats(cfg, self.codec, self.tokenizer)
-            self.chats = chats
             self.runner = GroupRunner(
                 cfg, self.engine, self.codec, envs, self.rewards, lambda group: KEEP, "rehearsal", writers, chats
             )
