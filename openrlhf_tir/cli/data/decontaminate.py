@@ -15,6 +15,7 @@ from .rows import MAX_LISTED, add_row_arguments, counted, counting, data_of, fil
 if TYPE_CHECKING:
     from ...data.bad_rows import Bad, BadRows
     from ...data.prompts import Problem
+    from ...evaluation.suites import Suite
 
 EXAMPLES = """examples:
   openrlhf-tir data decontaminate train.parquet --against aime24.jsonl math500.jsonl --out clean.parquet
@@ -125,16 +126,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _files_against(args: argparse.Namespace) -> list[Path]:
-    from ...data.rows import files_read
+def _named(text: str) -> tuple[Suite | None, str]:
+    """Return the suite and the file of NAME=FILE. Other text is itself what is read, and of no suite."""
     from ...evaluation.suites import SUITES
 
-    named = [(*text.partition("="), text) for text in args.against]
-    return [
-        path
-        for name, given, file, text in named
-        for path in files_read(file if given and name in SUITES else text, args.against_split)
-    ]
+    name, equals, file = text.partition("=")
+    return (SUITES[name], file) if equals and name in SUITES else (None, text)
+
+
+def _files_against(args: argparse.Namespace) -> list[Path]:
+    from ...data.rows import files_read
+
+    return [path for text in args.against for path in files_read(_named(text)[1], args.against_split)]
 
 
 def _problems(args: argparse.Namespace, text: str, bad: BadRows) -> Iterator[Problem]:
@@ -145,19 +148,19 @@ def _problems(args: argparse.Namespace, text: str, bad: BadRows) -> Iterator[Pro
     """
     from ...errors import DataError
 
+    cfg = data_of(args, [text], row_schema=None, max_samples=100_000_000, prompt_split=args.against_split)
+    listed_before = len(bad.listed)
     count = 0
-    listed_before = bad.count
-    for problem in _read(
-        data_of(args, [text], row_schema=None, max_samples=100_000_000), args.against_split, text, bad
-    ):
+    for problem in _read(cfg, text, bad):
         count += 1
         yield problem
     if not count:
-        reason = f"The first bad row: {bad.listed[listed_before]}" if bad.listed[listed_before:] else "It has no rows."
+        listed = bad.listed[listed_before:]
+        reason = f"The first bad row: {listed[0]}" if listed else "It has no rows."
         raise DataError(f"--against {text}: no problem in it can be read, so nothing can be told to be in it. {reason}")
 
 
-def _read(cfg: Data, split: str, text: str, bad: Bad) -> Iterator[Problem]:
+def _read(cfg: Data, text: str, bad: Bad) -> Iterator[Problem]:
     """Yield the problems of one source; an answer is not needed here.
 
     A suite's file is read by its form, rows of a known schema by that, others by the column with the question.
@@ -166,33 +169,31 @@ def _read(cfg: Data, split: str, text: str, bad: Bad) -> Iterator[Problem]:
     from ...data.rows import read_rows
     from ...errors import DataError
     from ...evaluation.forms import question
-    from ...evaluation.suites import SUITES
 
-    name, given, file = text.partition("=")
-    cfg = cfg.model_copy(update={"prompt_split": split})
-    if given and name in SUITES:
-        yield from _published(name, file)
+    suite, file = _named(text)
+    if suite is not None:
+        yield from _published(suite, file)
     elif _shows_its_columns(cfg, text):
         yield from problems(cfg, bad)
     else:
-        for where, row in read_rows(text, split, bad):
+        for where, row in read_rows(text, cfg.prompt_split, bad):
             try:
                 yield Problem(where, question(where, row), "", None, {})
             except DataError as error:
                 bad(error)
 
 
-def _published(name: str, file: str) -> Iterator[Problem]:
+def _published(suite: Suite, file: str) -> Iterator[Problem]:
     from ...config.paths import local_path, query_path
     from ...data.prompts import Problem
     from ...errors import ConfigError
-    from ...evaluation.suites import SUITES, SuiteFile, rows_of
+    from ...evaluation.suites import SuiteFile, rows_of
 
     path = local_path(file, "--against")
     if not query_path(path, Path.is_file, "--against"):
-        raise ConfigError(f"--against {name}={file}: there is no such file. Correct the path.")
-    for i, row in enumerate(rows_of(SuiteFile(SUITES[name], path)), 1):
-        yield Problem(f"{path} problem {i}", row["prompt"], "", None, {})
+        raise ConfigError(f"--against {suite.name}={file}: there is no such file. Correct the path.")
+    for number, row in enumerate(rows_of(SuiteFile(suite, path)), 1):
+        yield Problem(f"{path} problem {number}", row["prompt"], "", None, {})
 
 
 def _shows_its_columns(cfg: Data, source: str) -> bool:
