@@ -1,4 +1,4 @@
-"""What commands that work on a configuration share: its flags beside --recipe, its checks, and its run directory."""
+"""What commands that work on a configuration share: its flags, what its checks say, and its run directory."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def config_of(args: argparse.Namespace, *, makes_data: bool = False) -> Config:
     check_names(cfg, problems)
     problems.raise_any()
     return cfg
+
+
+def print_facts(*facts: str) -> None:
+    """Print what the checks before a run say, one line each."""
+    for fact in facts:
+        print(f"check: {fact}", flush=True)
 
 
 class _Model(argparse.Action):

@@ -18,7 +18,7 @@ from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.numbers import real, whole
 from ..errors import ConfigError
-from .configuration import config_of, run_directory
+from .configuration import config_of, print_facts, run_directory
 
 if TYPE_CHECKING:
     from .checks.host import Machine
@@ -84,9 +84,7 @@ def run(args: argparse.Namespace) -> int:
     cfg = config_of(args, makes_data=True)
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
-    for fact in check(cfg, model=False, data=False):
-        print(f"check: {fact}", flush=True)
-
+    print_facts(*check(cfg, model=False, data=False))
     with run_directory(cfg):
         from miniatures.toy.jobs import quickstart
 
@@ -159,8 +157,7 @@ def _real_model(args: argparse.Namespace) -> int:
 
     with run_directory(cfg):
         cfg = prepare(cfg, args.model, task, demonstrations)
-        for fact in check(cfg):
-            print(f"check: {fact}", flush=True)
+        print_facts(*check(cfg))
         from ..cluster.jobs.main import train
 
         train(cfg, setup_s=args.setup_seconds + time.monotonic() - started)

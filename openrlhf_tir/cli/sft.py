@@ -7,7 +7,7 @@ import argparse
 
 from ..config.fine_tuning import add_flags, config_of
 from ..config.problems import Problems
-from .configuration import run_directory
+from .configuration import print_facts, run_directory
 from .parent import add_die_with_parent, apply_die_with_parent
 
 EXAMPLES = """what is learned
@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
     problems = Problems()
     cfg = config_of(args, problems)
     inputs, resume, facts = check_sft(cfg, problems)
-    for fact in facts:
-        print(f"check: {fact}", flush=True)
+    print_facts(*facts)
     if args.check_only:
         return 0
     with run_directory(cfg):

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..config import Config
 from ..config.flags import add_config_flags, config_from
 from ..config.problems import Problems
-from .configuration import run_directory
+from .configuration import print_facts, run_directory
 from .exit_codes import DONE, NO, status_of
 from .parent import add_die_with_parent, apply_die_with_parent
 from .restarts import run_with_restarts
@@ -40,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
         if name.startswith("sft.")
     )
     problems.add(lines, code="no_effect")
-    for fact in check(cfg, problems=problems):
-        print(f"check: {fact}", flush=True)
+    print_facts(*check(cfg, problems=problems))
     if args.check_only:
         return _rehearsed(cfg)
     if cfg.train.max_restarts:
@@ -74,10 +73,9 @@ def _rehearsed(cfg: Config) -> int:
 
         # Also checks that the data are those of the run that is resumed. `check` has printed what it says without them.
         known = resumable(cfg, checkpoints_of(cfg))[1]
-        for message in resumable(cfg, checkpoints_of(cfg), load_inputs(with_tools(cfg)).prompts.tasks)[1]:
-            if message not in known:
-                print(f"check: {message}", flush=True)
-    result = rehearse(cfg, lambda line: print(f"check: {line}", flush=True))
+        messages = resumable(cfg, checkpoints_of(cfg), load_inputs(with_tools(cfg)).prompts.tasks)[1]
+        print_facts(*(message for message in messages if message not in known))
+    result = rehearse(cfg, print_facts)
     for line in lines_of(result):
         print(line, flush=True)
     for line in fault_lines(result.faults):
