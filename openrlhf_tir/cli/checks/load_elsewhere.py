@@ -1,7 +1,7 @@
 """Load a user's file in another process, because it may import torch and vLLM, start threads, or hang.
 
-`python -m openrlhf_tir.cli.checks.load_elsewhere FD MODULE:PLACE NAME` writes what is wrong to the descriptor FD,
-or nothing if the file can be used.
+`python -m openrlhf_tir.cli.checks.load_elsewhere REPORT MODULE:PLACE NAME` writes what is wrong to the file REPORT, or
+nothing if the user's file can be used.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from ...errors import ConfigError
 from ...user_code import plugins
 
 LOAD_S = 300.0
 """Deadline in seconds. Importing torch and vLLM takes a minute on a busy machine."""
-MAX_MESSAGE_BYTES = 1 << 15
-"""Longest message in bytes, less than a pipe holds."""
 
 
 def load_elsewhere(place: str, name: str) -> None:
@@ -30,25 +30,17 @@ def load_elsewhere(place: str, name: str) -> None:
     Raises:
         ConfigError: It cannot be loaded; the message gives file and line.
     """
-    read_end, write_end = os.pipe()
-    command = [sys.executable, "-m", __name__, str(write_end), place, name]
-    try:
-        finished = subprocess.run(
-            command, pass_fds=(write_end,), stdin=subprocess.DEVNULL, capture_output=True, timeout=LOAD_S
-        )
-        os.close(write_end)
-        write_end = -1
-        message = os.read(read_end, MAX_MESSAGE_BYTES).decode()
-    except subprocess.TimeoutExpired:
-        raise ConfigError(
-            f"{name} was not loaded within {LOAD_S:g} s: what it does when it is imported does not end."
-            " Move that into a function.",
-            code="user_code",
-        ) from None
-    finally:
-        os.close(read_end)
-        if write_end >= 0:
-            os.close(write_end)
+    with tempfile.NamedTemporaryFile(prefix="openrlhf_tir_load_") as report:
+        command = [sys.executable, "-m", __name__, report.name, place, name]
+        try:
+            finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOAD_S)
+        except subprocess.TimeoutExpired:
+            raise ConfigError(
+                f"{name} was not loaded within {LOAD_S:g} s: what it does when it is imported does not end."
+                " Move that into a function.",
+                code="user_code",
+            ) from None
+        message = report.read().decode()
     if message:
         raise ConfigError(message, code="user_code")
     if finished.returncode:
@@ -67,11 +59,11 @@ def load_here(place: str, name: str) -> None:
 
 def main() -> None:
     """Load the function that the command line names, and write what is wrong."""
-    fd, place, name = sys.argv[1:]
+    report, place, name = sys.argv[1:]
     try:
         load_here(place, name)
     except ConfigError as error:
-        os.write(int(fd), str(error).encode()[:MAX_MESSAGE_BYTES])
+        Path(report).write_text(str(error), encoding="utf-8")
     sys.stdout.flush()
     os._exit(0)  # The file may have started threads that do not end.
 
