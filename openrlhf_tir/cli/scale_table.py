@@ -35,35 +35,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="with --cards: print JSON lines in place of the table")
 
 
-def show(cards: list[int], models: list[str], push: str, gpu_gib: float, *, simulate: bool, as_json: bool) -> int:
-    """Print one row for each model and number of cards. Return 0.
+def show(args: argparse.Namespace) -> None:
+    """Print one row for each model and number of cards.
 
     Raises:
         ConfigError: The card is none whose memory bandwidth is known.
     """
-    if int(gpu_gib) not in BANDWIDTH:
+    gpu_gib = int(args.gpu_gib)
+    if gpu_gib not in BANDWIDTH:
         known = ", ".join(map(str, BANDWIDTH))
-        raise ConfigError(f"--gpu-gib {gpu_gib:g} with --cards: constants are known for cards of {known} GiB. Use one.")
+        raise ConfigError(
+            f"--gpu-gib {args.gpu_gib:g} with --cards: constants are known for cards of {known} GiB. Use one."
+        )
     rows: list[tuple[str, int, ScalePlan | None]] = []
-    for model in models:
-        for number in cards:
-            plan = plan_scale(model, SHAPES[model], number, gpu_gib=int(gpu_gib), push=push)
-            if plan is not None and simulate:
-                plan = simulate_plan(plan, SHAPES[model], gpu_gib=int(gpu_gib))
+    for model in args.models:
+        for number in args.cards:
+            plan = plan_scale(model, SHAPES[model], number, gpu_gib=gpu_gib, push=args.push)
+            if plan is not None and args.simulate:
+                plan = simulate_plan(plan, SHAPES[model], gpu_gib=gpu_gib)
             rows.append((model, number, plan))
-    if as_json:
+    if args.json:
         for model, number, plan in rows:
             print(
                 json.dumps(
                     {"model": model, "cards": number, "fits": plan is not None} | (as_dict(plan) if plan else {})
                 )
             )
-        return 0
-    _print(rows, gpu_gib, push, simulate=simulate)
-    return 0
+        return
+    _print(rows, args)
 
 
-def _print(rows: list[tuple[str, int, ScalePlan | None]], gpu_gib: float, push: str, *, simulate: bool) -> None:
+def _print(rows: list[tuple[str, int, ScalePlan | None]], args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -80,8 +82,8 @@ def _print(rows: list[tuple[str, int, ScalePlan | None]], gpu_gib: float, push: 
         "step s",
     ]
     heads += ["a push", "object store", "env calls at once", "first limit"]
-    heads += ["simulated step s", "engines, learner idle", "staleness"] if simulate else []
-    table = Table(*heads, title=f"cards of {gpu_gib:g} GiB, pushes by {push}")
+    heads += ["simulated step s", "engines, learner idle", "staleness"] if args.simulate else []
+    table = Table(*heads, title=f"cards of {args.gpu_gib:g} GiB, pushes by {args.push}")
     for model, number, plan in rows:
         table.add_row(model, str(number), *(_cells(plan) if plan else ["does not fit"]))
     Console(width=max(200, Console().width)).print(table)

@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..machine.sizes import size
 from . import scale_table
 from .configuration import config_of
-from .exit_codes import NO
+from .exit_codes import DONE, NO
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,9 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the plan and return the exit code, which is 1 if something does not fit."""
     if args.cards:
-        return scale_table.show(
-            args.cards, args.models, args.push, args.gpu_gib, simulate=args.simulate, as_json=args.json
-        )
+        scale_table.show(args)
+        return DONE
     if args.cpu:
         return _on_cpus(args)
     from rich.console import Console
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         faults += host.faults(int(args.host_gib * GIB)) if args.host_gib else []
     for fault in faults:
         print(f"does not fit: {fault}")
-    return NO if faults else 0
+    return NO if faults else DONE
 
 
 def _add_parts(table: Table, place: str, parts: Mapping[str, int], total: int) -> None:
@@ -139,4 +138,4 @@ def _on_cpus(args: argparse.Namespace) -> int:
     faults = plan.faults(int(args.host_gib * GIB) if args.host_gib else node_memory()[1])
     for fault in faults:
         print(f"does not fit: {fault}")
-    return NO if faults else 0
+    return NO if faults else DONE
