@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..config.flags import add_config_flags, overrides_of
 from ..config.numbers import real, whole
 from ..config.paths import check_new_file
+from ..errors import ConfigError
 from ..simulation.workload import SEED_WORKLOAD
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     from ..simulation.run import learner_seconds, simulate
     from ..simulation.workload import Workload
 
+    if args.gpus and args.plot:
+        raise ConfigError("--plot draws one simulated run, and --gpus simulates many. Leave one of them out.")
     check_new_file(args.plot, "--plot")
     read = Workload.read(args.workload)
     cfg, workload = sized(args, read)

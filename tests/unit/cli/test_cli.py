@@ -82,6 +82,7 @@ def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(cap
         ("distill runs", "--out"),
         ("", "COMMAND"),
         ("report nowhere", r" nowhere\. .*--run-dir"),
+        ("simulate --gpus 8 --plot plan.png", r"--plot .*--gpus "),
     ],
 )
 def test_a_mistake_prints_one_line_and_exits_with_2(capsys, argv, expected):
