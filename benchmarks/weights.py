@@ -177,7 +177,7 @@ class Site:
         from openrlhf_tir.learner.weights_file import write_weights
 
         def write(path: Path) -> str | None:
-            return write_weights(self.policy.module, path, rank=0, sharded=False)
+            return write_weights(self.policy.module, path, rank=0)
 
         self._timed("full", write, lambda path, digest: self.plain.full(path, self.version, digest), "full.safetensors")
 
@@ -188,7 +188,7 @@ class Site:
         from openrlhf_tir.weights.delta import COMPILING
 
         path = self.directory / "v0.safetensors"
-        digest = write_weights(self.policy.module, path, rank=0, sharded=False, last=self.last)
+        digest = write_weights(self.policy.module, path, rank=0, last=self.last)
         assert digest is not None
         self.keeping.full(path, 0, digest)
         path.unlink()
@@ -202,9 +202,7 @@ class Site:
         self.version += 1
 
         def write(path: Path) -> Any:
-            return write_delta(
-                self.policy.module, path, self.last, base_version=self.version - 1, rank=0, sharded=False
-            )
+            return write_delta(self.policy.module, path, self.last, base_version=self.version - 1, rank=0)
 
         def prove(path: Path, changes: Any) -> Path:
             return self.keeping.delta(path, self.version, *changes)

@@ -37,7 +37,7 @@ def broadcasts(module: Any, rounds: int) -> tuple[list[float], bool]:
         for n in range(rounds + 1):
             ours.send(f"push{n}")
             start = time.perf_counter()
-            sent = broadcast_weights(module, f"push{n}", sender, rank=0, sharded=False, bucket_bytes=BUCKET_BYTES)
+            sent = broadcast_weights(module, f"push{n}", sender, rank=0, bucket_bytes=BUCKET_BYTES)
             if not ours.poll(DEADLINE_S):
                 raise RuntimeError("the receiver does not answer")
             received = BroadcastResult(*ours.recv())

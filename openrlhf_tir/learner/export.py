@@ -21,9 +21,7 @@ ADAPTER_DIRECTORY = "adapter"
 """Directory of an exported model in which the LoRA adapter is, if there is one."""
 
 
-def export_policy(
-    module: nn.Module, config: PretrainedConfig, source: str, directory: Path, *, rank: int, sharded: bool
-) -> None:
+def export_policy(module: nn.Module, config: PretrainedConfig, source: str, directory: Path, *, rank: int) -> None:
     """Write a directory that plain transformers loads. Collective.
 
     Args:
@@ -32,16 +30,15 @@ def export_policy(
         source: Directory or hub name of the model that the run started from.
         directory: Where to write; created if missing.
         rank: This rank; rank 0 writes.
-        sharded: True with ZeRO-3: weights have to be gathered.
 
     Raises:
         OSError: On every rank if rank 0's disk is full or fails, or `source` has no tokenizer.
     """
-    write_shards(hf_weights(module), directory, rank=rank, sharded=sharded)
+    write_shards(hf_weights(module), directory, rank=rank)
     adapter = adapter_weights(module)
     adapter_directory = directory / ADAPTER_DIRECTORY
     if adapter:
-        write_file(adapter, adapter_directory / "adapter_model.safetensors", rank=rank, sharded=sharded)
+        write_file(adapter, adapter_directory / "adapter_model.safetensors", rank=rank)
     fault = None
     if rank == 0:
         try:

@@ -52,7 +52,6 @@ def write_shards(
     directory: Path,
     *,
     rank: int,
-    sharded: bool,
     max_bytes: int = MAX_SHARD_BYTES,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> None:
@@ -62,7 +61,6 @@ def write_shards(
         weights: The weights, in the order of the files.
         directory: Where the files appear.
         rank: This rank; rank 0 writes.
-        sharded: True with ZeRO-3: weights have to be gathered.
         max_bytes: Most bytes of tensors in a file. A tensor that is larger has a file to itself.
         bucket_bytes: Most bytes that are gathered at the same time.
 
@@ -74,7 +72,7 @@ def write_shards(
     try:
         agree(_error_on_rank_0(rank, _begin, stage, sum(map(nbytes, weights))))
         for name, part in zip(file_names(len(parts)), parts, strict=True):
-            digest = write_file(part, stage / name, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
+            digest = write_file(part, stage / name, rank=rank, bucket_bytes=bucket_bytes)
             agree(_error_on_rank_0(rank, _compare, stage / name, digest))
         agree(_error_on_rank_0(rank, _replace, stage, directory, index_of(parts)))
     finally:

@@ -104,12 +104,11 @@ def write_weights(
     path: Path,
     *,
     rank: int,
-    sharded: bool,
     bucket_bytes: int = BUCKET_BYTES,
     last: LastPush | None = None,
 ) -> str | None:
     """Write all weights of a model into one file. Collective. See `write_file`."""
-    return write_file(hf_weights(module), path, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes, last=last)
+    return write_file(hf_weights(module), path, rank=rank, bucket_bytes=bucket_bytes, last=last)
 
 
 def write_file(
@@ -117,7 +116,6 @@ def write_file(
     path: Path,
     *,
     rank: int,
-    sharded: bool,
     bucket_bytes: int = BUCKET_BYTES,
     last: LastPush | None = None,
 ) -> str | None:
@@ -127,7 +125,6 @@ def write_file(
         weights: The weights, in the order of the file.
         path: The file. Directories are created.
         rank: This rank; rank 0 writes.
-        sharded: True with ZeRO-3: weights have to be gathered.
         bucket_bytes: Most bytes that are gathered at the same time.
         last: On rank 0: receives a copy of what was written, so that the next push can be a delta. None: no copy.
 
@@ -138,17 +135,11 @@ def write_file(
         OSError: On every rank if rank 0's disk is full or fails.
     """
     return on_rank_0(
-        weights,
-        lambda gathered: _write(weights, gathered, path, last),
-        rank=rank,
-        sharded=sharded,
-        bucket_bytes=bucket_bytes,
+        weights, lambda gathered: _write(weights, gathered, path, last), rank=rank, bucket_bytes=bucket_bytes
     )
 
 
-def on_rank_0(
-    weights: list[Weight], work: Callable[[Buckets], T], *, rank: int, sharded: bool, bucket_bytes: int
-) -> T | None:
+def on_rank_0(weights: list[Weight], work: Callable[[Buckets], T], *, rank: int, bucket_bytes: int) -> T | None:
     """Run `work` on rank 0 with the gathered weights, while the other ranks take part in gathering. Collective.
 
     Returns:
@@ -157,7 +148,7 @@ def on_rank_0(
     Raises:
         OSError: On every rank if `work` raised one.
     """
-    gathered = _gathered(weights, sharded, bucket_bytes)
+    gathered = _gathered(weights, bucket_bytes)
     result = None
     fault = None
     if rank == 0:
@@ -270,8 +261,8 @@ def _results(started: list[tuple[Weight, list[Future[T]]]]) -> Iterator[tuple[We
         yield weight, (future.result() for future in futures)
 
 
-def _gathered(weights: list[Weight], sharded: bool, bucket_bytes: int) -> Buckets:
+def _gathered(weights: list[Weight], bucket_bytes: int) -> Buckets:
     """Gather the weights bucket by bucket. Collective."""
     for bucket in buckets(weights, bucket_bytes):
-        with deepspeed.zero.GatheredParameters([p for weight in bucket for p in weight.gathered], enabled=sharded):
+        with deepspeed.zero.GatheredParameters([p for weight in bucket for p in weight.gathered]):
             yield [(weight, weight.value()) for weight in bucket]

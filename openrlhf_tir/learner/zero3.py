@@ -34,7 +34,7 @@ from ..config.sections.output import OF_AVERAGE, OF_CRITIC
 from ..errors import ConfigError
 from ..machine.host_allocator import give_back_freed
 from ..memory.threads import compute_threads
-from ..pushes import BUCKET_BYTES, BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
+from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..types import Group, TrainBatch
 from ..waiting.deadlines import broadcast_deadline
 from ..weights.broadcast.sender import Sender
@@ -436,11 +436,6 @@ class Zero3Rank:
         dist.all_gather_object(parts, entries)
         return {key: value for part in parts for key, value in part.items()}
 
-    @property
-    def sharded(self) -> bool:
-        """True with ZeRO-3: weights have to be gathered."""
-        return self.cfg.ds.zero_stage == 3
-
     def publish(self, path: str | Path) -> str | None:
         """Write the full weights with Hugging Face names into one safetensors file, which is complete on return.
 
@@ -450,7 +445,7 @@ class Zero3Rank:
         Raises:
             OSError: On every rank if rank 0's disk is full or fails.
         """
-        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.sharded, last=self.last)
+        return write_weights(self.engine.module, Path(path), rank=self.rank, last=self.last)
 
     def publish_changes(self, path: str | Path, base_version: int) -> DeltaDigest | None:
         """Write what changed since the last `publish` or `publish_changes` into a delta file (pushes/delta.py).
@@ -465,9 +460,7 @@ class Zero3Rank:
         Raises:
             OSError: On every rank if rank 0's disk is full or fails.
         """
-        return write_delta(
-            self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=self.sharded
-        )
+        return write_delta(self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank)
 
     def open_broadcast(self, address: str, receivers: int) -> BroadcastRendezvous:
         """Open the rendezvous of the next broadcast; see Sender.open. Not collective: called on rank 0 only.
@@ -487,14 +480,7 @@ class Zero3Rank:
         Returns:
             The result on rank 0, None elsewhere.
         """
-        return broadcast_weights(
-            self.engine.module,
-            push,
-            self.sender,
-            rank=self.rank,
-            sharded=self.sharded,
-            bucket_bytes=BUCKET_BYTES,
-        )
+        return broadcast_weights(self.engine.module, push, self.sender, rank=self.rank)
 
     def expose_trial(self) -> Exposed:
         """Expose a few random bytes, with which engines find out whether they can map this rank's memory."""
@@ -510,14 +496,7 @@ class Zero3Rank:
         Returns:
             This rank's buckets, or its fault.
         """
-        return expose_weights(
-            self.engine.module,
-            push,
-            first,
-            self.exposer,
-            sharded=self.sharded,
-            bucket_bytes=BUCKET_BYTES,
-        )
+        return expose_weights(self.engine.module, push, first, self.exposer)
 
     def export(self, directory: str | Path) -> None:
         """Write a directory that plain transformers loads: configuration, weights and tokenizer.
@@ -543,7 +522,6 @@ class Zero3Rank:
             self.cfg.actor.model_name_or_path,
             directory,
             rank=self.rank,
-            sharded=self.sharded,
         )
 
     def save(self, directory: str | Path) -> None:

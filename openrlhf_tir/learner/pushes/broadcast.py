@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...pushes import BroadcastResult
+from ...pushes import BUCKET_BYTES, BroadcastResult
 from ...weights.broadcast.sender import Sender
 from ..lora import hf_weights
 from ..weights_file import Buckets, buckets, items_of, on_rank_0
 
 
 def broadcast_weights(
-    module: nn.Module, push: str, sender: Sender, *, rank: int, sharded: bool, bucket_bytes: int
+    module: nn.Module, push: str, sender: Sender, *, rank: int, bucket_bytes: int = BUCKET_BYTES
 ) -> BroadcastResult | None:
     """Broadcast the full weights of a model with Hugging Face names. Collective.
 
@@ -26,7 +26,6 @@ def broadcast_weights(
         push: The identity of the push.
         sender: Rank 0's sender; the others' are not used.
         rank: This rank.
-        sharded: True with ZeRO-3: weights have to be gathered.
         bucket_bytes: Most bytes that are gathered and sent at the same time.
 
     Returns:
@@ -41,4 +40,4 @@ def broadcast_weights(
     def send(gathered: Buckets) -> BroadcastResult:
         return sender.send(push, items, ([(w.name, tensor) for w, tensor in bucket] for bucket in gathered))
 
-    return on_rank_0(weights, send, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
+    return on_rank_0(weights, send, rank=rank, bucket_bytes=bucket_bytes)

@@ -36,7 +36,6 @@ def write_delta(
     *,
     base_version: int,
     rank: int,
-    sharded: bool,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> DeltaDigest | None:
     """Write the changes of a model's weights since the last push. Collective.
@@ -47,7 +46,6 @@ def write_delta(
         last: On rank 0: the weights of the last push. Afterwards it holds the new weights.
         base_version: The version of the last push.
         rank: This rank.
-        sharded: True with ZeRO-3: weights have to be gathered.
         bucket_bytes: Most bytes that are gathered at the same time.
 
     Returns:
@@ -64,7 +62,7 @@ def write_delta(
             return None
         return _write(gathered, path, last, base_version, int(MAX_SHARE * sum(sizes.values())))
 
-    return on_rank_0(weights, write, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
+    return on_rank_0(weights, write, rank=rank, bucket_bytes=bucket_bytes)
 
 
 def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, limit: int) -> DeltaDigest | None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import deepspeed
 from torch import nn
 
-from ...pushes import EXPOSED_BUCKETS, Exposed, ExposedBucket
+from ...pushes import BUCKET_BYTES, EXPOSED_BUCKETS, Exposed, ExposedBucket
 from ...weights.ipc.exposer import Exposer, reason_of
 from ..lora import hf_weights
 from ..weights_file import buckets, items_of
 
 
 def expose_weights(
-    module: nn.Module, push: str, first: int, exposer: Exposer, *, sharded: bool, bucket_bytes: int
+    module: nn.Module, push: str, first: int, exposer: Exposer, *, bucket_bytes: int = BUCKET_BYTES
 ) -> Exposed:
     """Expose the next buckets of the full weights with Hugging Face names. Collective.
 
@@ -28,7 +28,6 @@ def expose_weights(
         push: The identity of the push.
         first: Number of the first bucket. 0 exposes EXPOSED_BUCKETS buckets, later calls one.
         exposer: This rank's buffers.
-        sharded: True with ZeRO-3: weights have to be gathered.
         bucket_bytes: Most bytes of a bucket, unless a single tensor is larger.
 
     Returns:
@@ -45,7 +44,7 @@ def expose_weights(
         fault = reason_of(error)
     for number in range(first, end):
         params = [p for weight in parts[number] for p in weight.gathered]
-        with deepspeed.zero.GatheredParameters(params, enabled=sharded):
+        with deepspeed.zero.GatheredParameters(params):
             if fault is None:
                 try:
                     tensors = [(weight.name, weight.value()) for weight in parts[number]]

@@ -113,12 +113,7 @@ class Critic:
         Raises:
             OSError: On every rank if rank 0's disk refused the weights.
         """
-        write_shards(
-            hf_weights(self.engine.module),
-            directory,
-            rank=rank,
-            sharded=self.cfg.ds.zero_stage == 3,
-        )
+        write_shards(hf_weights(self.engine.module), directory, rank=rank)
         if rank == 0:
             self.hf_config.num_labels = 1
             source = self.cfg.critic.model_name_or_path or self.cfg.actor.model_name_or_path

@@ -75,7 +75,6 @@ class SavedPolicy:
             self.cfg.actor.model_name_or_path,
             directory,
             rank=0,
-            sharded=False,
         )
 
     def _values(self, average: list[list[torch.Tensor]] | None) -> Iterator[tuple[str, torch.Tensor]]:

@@ -227,9 +227,7 @@ def _broadcast(learner, rank: int):
         if rank == 0:
             meeting = learner.sender.open("gloo", "127.0.0.1", 1, 60.0)
             received = beside.submit(end.receive, meeting, 1, "push", got.append, got.clear)
-        sent = broadcast_weights(
-            learner.engine.module, "push", learner.sender, rank=rank, sharded=True, bucket_bytes=100_000
-        )
+        sent = broadcast_weights(learner.engine.module, "push", learner.sender, rank=rank, bucket_bytes=100_000)
         return sent, received and received.result(), (sum(map(len, got)), len(got)) if got else None
 
 
@@ -244,9 +242,7 @@ def _expose(learner):
 
     importer, weights, buckets = Importer(torch.device("cpu")), {}, 0
     while True:
-        exposed = expose_weights(
-            learner.engine.module, "push", buckets, learner.exposer, sharded=True, bucket_bytes=100_000
-        )
+        exposed = expose_weights(learner.engine.module, "push", buckets, learner.exposer, bucket_bytes=100_000)
         if not buckets:
             importer.begin(exposed.buckets)
         for bucket in exposed.buckets:

@@ -148,7 +148,7 @@ def test_weights_that_rank_0_cannot_write_fail_on_all_ranks_after_the_last_bucke
     class Gathered:
         """ZeRO-3's: every rank must come to every bucket."""
 
-        def __init__(self, params, enabled):
+        def __init__(self, params):
             ranks.barrier()
 
         def __enter__(self): ...
@@ -159,7 +159,7 @@ def test_weights_that_rank_0_cannot_write_fail_on_all_ranks_after_the_last_bucke
     module = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(4)])
 
     def publish(path):
-        return ranks.run(lambda rank: weights_file.write_weights(module, path, rank=rank, sharded=True, bucket_bytes=1))
+        return ranks.run(lambda rank: weights_file.write_weights(module, path, rank=rank, bucket_bytes=1))
 
     (tmp_path / "file").write_text("")
     ended = publish(tmp_path / "file" / "weights")
@@ -196,7 +196,7 @@ def test_two_ranks_that_export_several_files_gather_the_same_weights_in_the_same
     class Gathered:
         """ZeRO-3's: every rank must come with the same parameters."""
 
-        def __init__(self, params, enabled):
+        def __init__(self, params):
             asked: list = [None] * ranks.n
             ranks.all_gather_object(asked, [names[parameter] for parameter in params])
             assert all(of == asked[0] for of in asked), asked
@@ -208,9 +208,7 @@ def test_two_ranks_that_export_several_files_gather_the_same_weights_in_the_same
     monkeypatch.setattr(weights_file.os, "fsync", lambda fd: None)
     largest = 4 * 4 * 4
     ended = ranks.run(
-        lambda rank: write_shards(
-            hf_weights(module), tmp_path, rank=rank, sharded=True, max_bytes=2 * largest, bucket_bytes=largest
-        )
+        lambda rank: write_shards(hf_weights(module), tmp_path, rank=rank, max_bytes=2 * largest, bucket_bytes=largest)
     )
     assert ended == [None] * ranks.n
     shards = sorted(tmp_path.glob("*.safetensors"))

@@ -64,12 +64,12 @@ def test_the_file_has_the_models_names_and_its_weights_with_the_updates_added(di
     from openrlhf_tir.learner.weights_file import write_weights
 
     model = policy(directory)
-    write_weights(model.model, tmp_path / "fresh.safetensors", rank=0, sharded=False)
+    write_weights(model.model, tmp_path / "fresh.safetensors", rank=0)
     fresh, original = load_file(tmp_path / "fresh.safetensors"), load_file(directory / "model.safetensors")
     assert fresh.keys() == original.keys() and all(torch.equal(fresh[n], original[n]) for n in original)
 
     moved(model.model)
-    write_weights(model.model, tmp_path / "moved.safetensors", rank=0, sharded=False)
+    write_weights(model.model, tmp_path / "moved.safetensors", rank=0)
     weights = load_file(tmp_path / "moved.safetensors")
     changed = {n for n in original if not torch.equal(weights[n], original[n])}
     assert changed and all(n.endswith("_proj.weight") for n in changed)
@@ -92,7 +92,7 @@ def test_the_adapter_alone_is_what_peft_loads(directory, tmp_path):
 
     model = policy(directory, target_modules=["q_proj", "v_proj"]).model
     moved(model)
-    write_file(adapter_weights(model), tmp_path / "adapter_model.safetensors", rank=0, sharded=False)
+    write_file(adapter_weights(model), tmp_path / "adapter_model.safetensors", rank=0)
     model.peft_config[ADAPTER].save_pretrained(str(tmp_path))
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32), tmp_path)
     ids = torch.tensor([[5, 6, 7, 8, 9]])

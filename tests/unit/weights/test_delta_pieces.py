@@ -161,14 +161,14 @@ weights_file.agree = lambda fault: None
 module, last = torch.nn.Linear(700, 300).bfloat16(), LastPush()
 with tempfile.TemporaryDirectory() as directory:
     path, node = Path(directory, "push", "v0.safetensors"), NodeCopy(keep=True, root=Path(directory, "node"))
-    node.full(path, 0, weights_file.write_weights(module, path, rank=0, sharded=False, last=last))
+    node.full(path, 0, weights_file.write_weights(module, path, rank=0, last=last))
     compiling = [thread for thread in threading.enumerate() if thread.name == COMPILING]
     for thread in compiling:
         thread.join()
     module.weight.data[3, 5] += 1
     with install_recorder("numba:compile") as compiled:
         path = Path(directory, "push", "v1.delta")
-        node.delta(path, 1, *write_delta(module, path, last, base_version=0, rank=0, sharded=False))
+        node.delta(path, 1, *write_delta(module, path, last, base_version=0, rank=0))
     print(len(compiling), [event.data["dispatcher"] for _, event in compiled.buffer])
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)

@@ -31,7 +31,7 @@ def export(model, directory, size: int) -> None:
     from openrlhf_tir.learner.lora import hf_weights
     from openrlhf_tir.learner.weight_shards import write_shards
 
-    write_shards(hf_weights(model), directory, rank=0, sharded=False, max_bytes=size, bucket_bytes=50_000)
+    write_shards(hf_weights(model), directory, rank=0, max_bytes=size, bucket_bytes=50_000)
     model.config.save_pretrained(directory)
 
 

@@ -22,7 +22,7 @@ def model():
 def broadcast(sender, bucket_bytes: int):
     from openrlhf_tir.learner.pushes.broadcast import broadcast_weights
 
-    return broadcast_weights(model(), "push", sender, rank=0, sharded=False, bucket_bytes=bucket_bytes)
+    return broadcast_weights(model(), "push", sender, rank=0, bucket_bytes=bucket_bytes)
 
 
 def test_it_is_what_a_file_would_hold_and_no_bucket_is_larger_than_asked_but_for_one_tensor(tmp_path):
@@ -35,7 +35,7 @@ def test_it_is_what_a_file_would_hold_and_no_bucket_is_larger_than_asked_but_for
     with ThreadPoolExecutor(1) as beside:
         received = beside.submit(receiver.receive, meeting, 1, "push", got.append, got.clear)
         sent = broadcast(sender, 16_000)
-    assert sent.digest == received.result().digest == write_weights(model(), tmp_path / "file", rank=0, sharded=False)
+    assert sent.digest == received.result().digest == write_weights(model(), tmp_path / "file", rank=0)
     sizes = [sum(t.nbytes for _, t in bucket) for bucket in got]
     assert len(sizes) == 4 and max(sizes[:-1]) <= 16_000 < sizes[-1] == 60 * 3000 * 2
     receiver.leave()

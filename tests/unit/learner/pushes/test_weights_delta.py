@@ -41,14 +41,14 @@ def test_deltas_after_real_steps_give_the_bits_of_a_full_push(tmp_path, monkeypa
     module, last, node = model(), LastPush(), NodeCopy(keep=True, root=tmp_path / "node")
     (tmp_path / "push").mkdir()
     full = tmp_path / "push" / "v0.safetensors"
-    node.full(full, 0, write_weights(module, full, rank=0, sharded=False, last=last))
+    node.full(full, 0, write_weights(module, full, rank=0, last=last))
     for version in (1, 2):
         step(module, lr=1e-5)
         path = tmp_path / "push" / f"v{version}.delta"
-        changes = write_delta(module, path, last, base_version=version - 1, rank=0, sharded=False, bucket_bytes=2**20)
+        changes = write_delta(module, path, last, base_version=version - 1, rank=0, bucket_bytes=2**20)
         assert path.stat().st_size < full.stat().st_size / 4
         patched = node.delta(path, version, *changes)
-        digest_of_full = write_weights(module, tmp_path / "full.safetensors", rank=0, sharded=False)
+        digest_of_full = write_weights(module, tmp_path / "full.safetensors", rank=0)
         assert (
             patched.read_bytes() == (tmp_path / "full.safetensors").read_bytes()
             and changes.digest == last.digest == digest_of_full
@@ -64,7 +64,7 @@ def test_a_full_push_is_what_safetensors_reads_back(tmp_path, dtype):
     from openrlhf_tir.weights.digest import digest_file, tensors_digest
 
     module, path = model(dtype), tmp_path / "w.safetensors"
-    digest = write_weights(module, path, rank=0, sharded=False, bucket_bytes=1000)
+    digest = write_weights(module, path, rank=0, bucket_bytes=1000)
     read = load_file(path)
     assert digest == digest_file(path) == tensors_digest(module.state_dict().items())
     assert read.keys() == module.state_dict().keys() and all(
@@ -79,7 +79,7 @@ def test_a_push_that_is_written_over_an_earlier_one_is_that_push_alone(tmp_path,
 
     (tmp_path / "spare").write_bytes(b"x" * spare)
     inode = (tmp_path / "spare").stat().st_ino
-    digest = write_weights(model(), tmp_path / "v1.safetensors", rank=0, sharded=False)
+    digest = write_weights(model(), tmp_path / "v1.safetensors", rank=0)
     assert [p.name for p in tmp_path.iterdir()] == ["v1.safetensors"] and (
         tmp_path / "v1.safetensors"
     ).stat().st_ino == inode
@@ -92,12 +92,12 @@ def test_there_is_no_delta_without_a_push_before_nor_when_most_weights_changed(t
     from openrlhf_tir.learner.weights_file import write_weights
 
     module, last, path = model("float32"), LastPush(), tmp_path / "v1.delta"
-    assert write_delta(module, path, last, base_version=0, rank=0, sharded=False) is None
-    write_weights(module, tmp_path / "v0.safetensors", rank=0, sharded=False, last=last)
+    assert write_delta(module, path, last, base_version=0, rank=0) is None
+    write_weights(module, tmp_path / "v0.safetensors", rank=0, last=last)
     step(module, lr=1e-3)
-    assert write_delta(module, path, last, base_version=0, rank=0, sharded=False) is None
+    assert write_delta(module, path, last, base_version=0, rank=0) is None
     assert [p.name for p in tmp_path.iterdir()] == ["v0.safetensors"]
-    assert last.digest == write_weights(module, tmp_path / "v1.safetensors", rank=0, sharded=False), (
+    assert last.digest == write_weights(module, tmp_path / "v1.safetensors", rank=0), (
         "what comes next continues from here"
     )
 
@@ -135,13 +135,13 @@ def test_a_delta_goes_to_the_disk_while_it_is_written_and_a_disk_that_refuses_it
     from openrlhf_tir.learner.weights_file import write_weights
 
     module, last = model(), LastPush()
-    write_weights(module, tmp_path / "v0.safetensors", rank=0, sharded=False, last=last)
+    write_weights(module, tmp_path / "v0.safetensors", rank=0, last=last)
     step(module, lr=1e-5)
     monkeypatch.setattr(write_behind, "STEP_BYTES", 1)
     path, begun = tmp_path / "v1.delta", []
     with monkeypatch.context() as m:
         m.setattr(write_behind.os, "fdatasync", lambda fd: begun.append(path.exists()))
-        assert write_delta(module, path, last, base_version=0, rank=0, sharded=False)
+        assert write_delta(module, path, last, base_version=0, rank=0)
     assert begun and not any(begun), "before it has its name"
 
     def refuses(fd):
@@ -151,7 +151,7 @@ def test_a_delta_goes_to_the_disk_while_it_is_written_and_a_disk_that_refuses_it
     with monkeypatch.context() as m:
         m.setattr(write_behind.os, "fdatasync", refuses)
         with pytest.raises(OSError, match="Input/output"):
-            write_delta(module, tmp_path / "v2.delta", last, base_version=1, rank=0, sharded=False)
+            write_delta(module, tmp_path / "v2.delta", last, base_version=1, rank=0)
     assert last.digest is None and not list(tmp_path.glob("v2*"))
 
 
@@ -162,7 +162,7 @@ def test_a_push_that_failed_in_the_middle_is_continued_by_nothing(tmp_path, monk
     from openrlhf_tir.learner.pushes.last_push import LastPush
 
     module, last = model(), LastPush()
-    weights_file.write_weights(module, tmp_path / "v0.safetensors", rank=0, sharded=False, last=last)
+    weights_file.write_weights(module, tmp_path / "v0.safetensors", rank=0, last=last)
     step(module, lr=1e-5)
 
     def full_disk(*args):
@@ -170,8 +170,8 @@ def test_a_push_that_failed_in_the_middle_is_continued_by_nothing(tmp_path, monk
 
     def push():
         if write == "full":
-            return weights_file.write_weights(module, tmp_path / "v1.safetensors", rank=0, sharded=False, last=last)
-        return weights_delta.write_delta(module, tmp_path / "v1.delta", last, base_version=0, rank=0, sharded=False)
+            return weights_file.write_weights(module, tmp_path / "v1.safetensors", rank=0, last=last)
+        return weights_delta.write_delta(module, tmp_path / "v1.delta", last, base_version=0, rank=0)
 
     with monkeypatch.context() as m:
         m.setattr(weights_file, "write_at", full_disk)
@@ -179,4 +179,4 @@ def test_a_push_that_failed_in_the_middle_is_continued_by_nothing(tmp_path, monk
         with pytest.raises(OSError, match="No space left"):
             push()
     assert last.digest is None and [p.name for p in tmp_path.iterdir()] == ["v0.safetensors"]
-    assert weights_delta.write_delta(module, tmp_path / "v1.delta", last, base_version=0, rank=0, sharded=False) is None
+    assert weights_delta.write_delta(module, tmp_path / "v1.delta", last, base_version=0, rank=0) is None
