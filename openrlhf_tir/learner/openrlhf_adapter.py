@@ -172,10 +172,11 @@ class PolicyModel(Actor):
         """[] float: how unevenly the last forward pass used the experts of a mixture; None for other models."""
         self.truncation = Truncation.of(cfg)
         self.sequence_parallel = strategy.sequence_parallel
-        # The balance of a mixture's experts would count the padding as tokens.
-        pads_rows = strategy.device == "cpu" and cfg.ds.ring_attn_size == 1 and not cfg.actor.aux_loss_coef
-        self.row_multiple = CPU_ROW_MULTIPLE if pads_rows else 1
+        self.row_multiple = self.sequence_parallel.size
         """Packed rows are padded to a multiple of this many tokens."""
+        # The balance of a mixture's experts would count the padding as tokens.
+        if strategy.device == "cpu" and self.row_multiple == 1 and not cfg.actor.aux_loss_coef:
+            self.row_multiple = CPU_ROW_MULTIPLE
         self.can_share_prompts = cfg.shares_prompts and self.model.config._attn_implementation == SDPA_PACKED
         """True if rows with the same prompt may compute it once."""
         self.hf_config = self.model.config
@@ -242,29 +243,24 @@ class PolicyModel(Actor):
         parallel = self.sequence_parallel
         padding = -len(source) % self.row_multiple
 
-        def packed(values: torch.Tensor) -> torch.Tensor:
-            """Return this rank's slice of the packed row, [1, S], from padded values [b, L]."""
-            row = values.flatten()[source][None]
-            return parallel.slice(torch.nn.functional.pad(row, (0, padding)))
+        def packed(values: torch.Tensor, filling: int = 0) -> torch.Tensor:
+            """Return this rank's slice of the packed row, [1, S, ...], from padded values [b, L, ...]."""
+            row = values.flatten(0, 1)[source]
+            return parallel.slice(torch.cat([row, row.new_full((padding, *row.shape[1:]), filling)])[None])
 
         inputs = packed(micro.sequences)
         # The padding is a sequence of its own, which no other token sees.
         padded_positions = torch.cat([positions, torch.arange(padding, device=positions.device)[None]], dim=1)
-        sliced_positions = parallel.positions(padded_positions)
+        sliced_positions = parallel.slice(padded_positions)
         if micro.packed:
             lengths = list(micro.packed.lengths) + [padding] * bool(padding)
             continues = list(micro.packed.continues) + [-1] * bool(padding)
             set_layout(sliced_positions, SequenceLayout.of_segments(lengths, continues, sliced_positions.device))
         packed_wanted = None if wanted is None else packed(wanted)
-        if micro.experts is not None and self.routing is not None:
-            experts = micro.experts.flatten(0, 1)[source]
-            experts = torch.nn.functional.pad(experts, (0, 0, 0, 0, 0, padding), value=OWN_EXPERTS)
-            self._replay(parallel.slice_tokens(experts, OWN_EXPERTS))
-        else:
-            self._replay(None)
+        self._replay(None if micro.experts is None else packed(micro.experts, OWN_EXPERTS))
         scores = self._scores(inputs, sliced_positions, packed(targets), packed_wanted, options, None)
         shape = micro.sequences.shape
-        rows = (parallel.gather(values, padded_positions.shape[1])[0, : len(source)] for values in scores)
+        rows = (parallel.gather(values)[0, : len(source)] for values in scores)
         log_probs, entropy = (row.new_zeros(shape.numel()).index_copy(0, source, row).view(shape) for row in rows)
         return log_probs, entropy
 

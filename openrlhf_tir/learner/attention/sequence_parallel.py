@@ -2,7 +2,7 @@
 row, so that rows fit which no rank could hold. Between slices only attention looks back; there an all-to-all turns
 slices of the tokens into slices of the heads, and another back.
 
-    row [1, T] --pad--> [1, n S] --slice--> [1, S] on each of n ranks
+    row [1, T], T = n S --slice--> [1, S] on each of n ranks
        -> layers on S tokens; attention on n S tokens and 1/n of the heads
        -> log-probs and entropies [1, S] (linear_head.py) --gather--> [1, T] on every rank, which computes the whole
        loss
@@ -57,30 +57,13 @@ class SequenceParallel:
         """`local` on the group's first rank and zeros on its others: to be added up over all ranks."""
         return local if self.counted else torch.zeros_like(local)
 
-    def slice(self, row: torch.Tensor, padding: torch.Tensor | None = None) -> torch.Tensor:
-        """[1, T] -> this rank's [1, S]. Zeros fill the last slice up, or `padding` [at least size - 1]."""
-        if self.size == 1:
-            return row
-        missing = -row.shape[1] % self.size
-        fill = row.new_zeros(missing) if padding is None else padding[:missing].to(row.dtype)
-        return torch.cat([row, fill[None]], dim=1).chunk(self.size, dim=1)[self.rank]
+    def slice(self, row: torch.Tensor) -> torch.Tensor:
+        """Return this rank's slice [1, S, ...] of what belongs to the tokens of a row, [1, T, ...]."""
+        return row.chunk(self.size, dim=1)[self.rank]
 
-    def slice_tokens(self, tokens: torch.Tensor, filling: int) -> torch.Tensor:
-        """Return this rank's part [S, ...] of what belongs to the tokens of a row, [T, ...].
-
-        `filling` fills up the last part.
-        """
-        missing = -len(tokens) % self.size
-        fill = tokens.new_full((missing, *tokens.shape[1:]), filling)
-        return torch.cat([tokens, fill]).chunk(self.size)[self.rank]
-
-    def positions(self, row: torch.Tensor) -> torch.Tensor:
-        """`slice` of position ids: what fills the last slice is a sequence of its own."""
-        return self.slice(row, torch.arange(self.size, device=row.device))
-
-    def gather(self, mine: torch.Tensor, tokens: int) -> torch.Tensor:
-        """[1, S] of each rank -> [1, tokens] on every rank. The gradient is that of `mine` alone."""
-        return mine if self.size == 1 else _Gather.apply(mine, self.group)[:, :tokens]
+    def gather(self, mine: torch.Tensor) -> torch.Tensor:
+        """[1, S] of each rank -> [1, T] on every rank. The gradient is that of `mine` alone."""
+        return mine if self.size == 1 else _Gather.apply(mine, self.group)
 
 
 class _Gather(torch.autograd.Function):
