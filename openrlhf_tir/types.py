@@ -650,7 +650,7 @@ class TrainBatch:
         """Model-written tokens of the whole batch, for throughput figures.
 
         The loss divides by another count, which leaves out masked samples and has tokens of the environment where
-        they are trained (learner/zero3.py, `_trained_counts`).
+        they are trained (learner/passes.py, `counts`).
         """
         return sum(item.meta.trained_tokens for item in self.items)
 

@@ -34,7 +34,7 @@ from ..algorithms.losses.is_correction import importance_weights
 from ..config import Config
 from .openrlhf_adapter import PolicyModel, SFTLoss, aggregate_loss, policy_loss
 from .packing import MicroBatch
-from .rows import OLD_LOGPROBS
+from .rows import OLD_LOGPROBS, REFERENCE_LOGPROBS
 
 
 class KlInLoss:
@@ -42,9 +42,6 @@ class KlInLoss:
 
     kl_ref is the mean of the KL's estimate over the trained tokens that the policy wrote.
     """
-
-    FIELD = "reference"
-    """Field of a row that holds the reference's log-probs [L-1]."""
 
     def __init__(self, cfg: Config, coef: float, device: str) -> None:
         """Create the term with weight `coef` and empty sums."""
@@ -66,7 +63,7 @@ class KlInLoss:
         """
         policy_tokens = fields["trained"] * (fields["sampled"] > 0)
         estimate = kls.loss(
-            log_probs, fields[self.FIELD], rollout, self.cfg.estimator, unbiased=self.cfg.unbiased_gradient
+            log_probs, fields[REFERENCE_LOGPROBS], rollout, self.cfg.estimator, unbiased=self.cfg.unbiased_gradient
         )
         per_token = estimate * policy_tokens
         self.sums += torch.stack([per_token.detach().sum(dtype=torch.float64), policy_tokens.sum(dtype=torch.float64)])

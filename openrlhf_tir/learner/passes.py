@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..algorithms.global_counts import GlobalCounts
 from ..config import Actor, Config, Critic
 from ..machine.host_allocator import give_back_freed
 from .host_memory import Trimmer
@@ -159,6 +160,34 @@ class MicroBatchRunner:
                 for place, i in enumerate(indices):
                     scores[i] = padded[place, : len(rows[i].token_ids) - 1].copy()
         return [scores[i] for i in range(len(rows))]
+
+    def log_probs(self, model: PolicyModel, rows: Sequence[Row], mask_field: str) -> list[np.ndarray]:
+        """Return log-probs under the distribution that the rollout samples from (its temperature and truncation).
+
+        Args:
+            model: The policy or the reference.
+            rows: The rows of this rank.
+            mask_field: Field of the rows that is not 0 on the tokens to score.
+
+        Returns:
+            [L-1] float32 per row; 0.0 on the other tokens.
+        """
+        return self.score_rows(
+            model,
+            rows,
+            {mask_field: np.float32},
+            lambda micro: model.score(micro, wanted=micro.fields[mask_field] > 0)[0].float(),
+        )
+
+    def sum(self, local: np.ndarray) -> np.ndarray:
+        """Return the elementwise sum over all ranks of what each computed on its rows."""
+        return self.strategy.sum_over_rows(torch.from_numpy(local).to(self.device)).cpu().numpy()
+
+    def counts(self, rows: Sequence[Row], weight_field: str) -> GlobalCounts:
+        """Return the tokens and sequences of all ranks whose weight is not 0, given the rows of this one."""
+        weights = [row.fields[weight_field].sum() for row in rows]
+        tokens, sequences = self.sum(np.array([sum(weights), sum(weight > 0 for weight in weights)], np.float64))
+        return GlobalCounts(float(tokens), float(sequences), dist.get_world_size())
 
     def _engine_and_settings(self, model: Any) -> tuple[Any, Actor | Critic]:
         """Return the model's DeepSpeed engine and the settings of its optimizer."""

@@ -38,6 +38,8 @@ where not sampled."""
 OLD_LOGPROBS = "old_logprobs"
 """One more field: log-probs of the policy at the start of the batch. It exists if actor.pi_old is "learner" and the
 batch makes several updates."""
+REFERENCE_LOGPROBS = "reference"
+"""One more field: log-probs of the reference model. It exists with algo.kl.use_loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Sample:
         advantages: [T] float64, not whitened. With a critic these are rewards until the critic has evaluated them.
         masked: True if its trajectory counts in the group's statistics but is not trained.
         base_ppl: Perplexity of its policy tokens under the reference model; 1.0 until the reference has scored it.
-        model_fields: Further fields, [T] each, that the reference and the critic computed (roles/beside.py).
+        model_fields: Further fields, [T] each, that a model computed before the batch's first update.
     """
 
     key: tuple[int, int, int]
@@ -66,6 +68,10 @@ class Sample:
     def counts(self) -> bool:
         """True if it has a token in the loss."""
         return bool(self.trained.any()) and not self.masked
+
+    def with_fields(self, **fields: np.ndarray) -> Sample:
+        """Return the sample with these `model_fields` in addition."""
+        return replace(self, model_fields={**self.model_fields, **fields})
 
 
 def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
@@ -158,7 +164,6 @@ def to_rows(
     version: int,
     cfg: Config,
     estimator: Estimator,
-    old: Mapping[tuple[int, int, int], np.ndarray] | None = None,
 ) -> list[Row]:
     """Return a row for each sample that has a trained token and is not masked.
 
@@ -168,12 +173,11 @@ def to_rows(
         version: The learner's version at this update.
         cfg: The configuration.
         estimator: The advantage estimator.
-        old: The field OLD_LOGPROBS, [L-1] float32, by the sample's key; None: rows have no such field.
     """
     mean, scale = 0.0, 1.0
     if estimator.whiten:
         mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm)
-    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, old) for s in samples if s.counts]
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version) for s in samples if s.counts]
 
 
 def rows_of(
@@ -187,12 +191,7 @@ def rows_of(
     return [[row for key, row in keyed if key in part] for part in map(set, parts)] or [list(rows)]
 
 
-def _row(
-    sample: Sample,
-    advantages: np.ndarray,
-    version: int,
-    old: Mapping[tuple[int, int, int], np.ndarray] | None,
-) -> Row:
+def _row(sample: Sample, advantages: np.ndarray, version: int) -> Row:
     trajectory = sample.trajectory
     sampled = trajectory.is_model
     per_token = {
@@ -203,8 +202,7 @@ def _row(
         "lag": np.where(sampled, version - trajectory.versions, 0),
     }
     typed: dict[str, np.ndarray] = {name: values.astype(FIELDS[name]) for name, values in per_token.items()}
-    row = replace(build_row(trajectory, typed | as_float32(sample.model_fields)), experts=trajectory.experts)
-    return row if old is None else replace(row, fields={**row.fields, OLD_LOGPROBS: old[sample.key]})
+    return replace(build_row(trajectory, typed | as_float32(sample.model_fields)), experts=trajectory.experts)
 
 
 def as_float32(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -227,3 +225,8 @@ def build_row(trajectory: Trajectory, per_token: Mapping[str, np.ndarray]) -> Ro
         name: np.concatenate([np.zeros(len(prompt) - 1, values.dtype), values]) for name, values in per_token.items()
     }
     return Row(np.concatenate([prompt, trajectory.token_ids]), fields, prompt_tokens=len(prompt))
+
+
+def responses(samples: Sequence[Sample], per_row: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Cut the response's part [T] out of the values [L-1] of each sample's row."""
+    return [row_values[len(s.trajectory.prompt_ids) - 1 :] for s, row_values in zip(samples, per_row, strict=True)]

@@ -54,8 +54,18 @@ from .pushes.delta import write_delta
 from .pushes.expose import expose_weights
 from .pushes.last_push import LastPush
 from .roles.beside import AuxiliaryModels
-from .roles.reference import log_probs
-from .rows import FIELDS, OLD_LOGPROBS, Sample, batch_samples, local_moments, rows_of, share, to_rows
+from .rows import (
+    FIELDS,
+    OLD_LOGPROBS,
+    REFERENCE_LOGPROBS,
+    Sample,
+    batch_samples,
+    local_moments,
+    responses,
+    rows_of,
+    share,
+    to_rows,
+)
 from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
@@ -117,7 +127,7 @@ class Zero3Rank:
         self.runner = MicroBatchRunner(cfg, self.strategy, self.writer.wait_before_change)
         self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg, cfg.actor)
         self.engine = self.model.model
-        self.auxiliary = AuxiliaryModels(cfg, self.strategy, self.estimator)
+        self.auxiliary = AuxiliaryModels(cfg, self.strategy, self.estimator, self.model, self.runner)
         self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.ema_beta else None
         self.states = device_states(self._engines, self.device)
         self.last = LastPush() if cfg.vllm.pushes_changes else None
@@ -182,55 +192,50 @@ class Zero3Rank:
         own_samples = share(samples, batch.rank_of, self.strategy.shard)
         if self.auxiliary:
             with self.runner.timed("scoring_s"):
-                own_samples, auxiliary_metrics = self.auxiliary.score_samples(
-                    own_samples, self.model, self.runner, self._sum
-                )
-            samples = self._with_scores(samples, own_samples)
-        total = self._sum(local_moments(own_samples))
+                own_samples, auxiliary_metrics = self.auxiliary.score_samples(own_samples)
+        total = self.runner.sum(local_moments(own_samples))
         if self._version < self.auxiliary.freezing_steps:
             # Only the critic is trained. The updates count as versions all the same; rl_schedule subtracts them.
             metrics = {"loss": 0.0, "grad_norm": 0.0, "lr": 0.0, "updates": float(len(batch.updates))}
         else:
-            metrics = self._policy_updates(batch, samples, own_samples, total)
+            if self.cfg.recomputes_old:
+                with self.runner.timed("scoring_s"):
+                    own_samples = self._with_old_logprobs(own_samples, total)
+            if self.auxiliary or self.cfg.recomputes_old:
+                samples = self._with_scores(samples, own_samples)
+            metrics = self._policy_updates(batch, samples, total)
         if metrics["updates"]:
             rows = to_rows(own_samples, total, self._version, self.cfg, self.estimator)
             parts = rows_of(own_samples, rows, critic_parts(self.cfg, batch.step, [item.meta for item in batch.items]))
             metrics |= auxiliary_metrics | self.auxiliary.update(
-                parts, metrics | auxiliary_metrics, len(batch.rank_of), self._version, self.runner, self._trained_counts
+                parts, metrics | auxiliary_metrics, len(batch.rank_of), self._version
             )
         self._version += int(metrics["updates"])
         give_back_freed()
         return metrics
 
-    def _policy_updates(
-        self, batch: TrainBatch, samples: Sequence[Sample], own_samples: Sequence[Sample], total: np.ndarray
-    ) -> dict[str, float]:
+    def _policy_updates(self, batch: TrainBatch, samples: Sequence[Sample], total: np.ndarray) -> dict[str, float]:
         """Make the policy's updates.
 
         Args:
             batch: The batch.
-            samples: The samples of all ranks; an update may train others here than `own_samples`.
-            own_samples: Those that this rank owns (minibatches.make_train_batch).
+            samples: The samples of all ranks; an update may train others here than those that this rank owns
+                (minibatches.make_train_batch).
             total: The whitening statistics of all ranks.
 
         Returns:
             Metrics. `updates` is the number of updates that changed the weights.
         """
-        old = None
-        if self.cfg.recomputes_old:
-            with self.runner.timed("scoring_s"):
-                old = self._old_logprobs(own_samples, total)
         kl = self._kl_in_loss()
-        names = self._field_types(kl) | ({} if old is None else {OLD_LOGPROBS: np.float32})
         tally = Tally(self.device)
         update_metrics: list[dict[str, float]] = []
         version = self._version
         for rank_of in batch.updates:
             part = share(samples, rank_of, self.strategy.shard)
-            rows = to_rows(part, total, version, self.cfg, self.estimator, old)
-            counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)
+            rows = to_rows(part, total, version, self.cfg, self.estimator)
+            counts = replace(self.runner.counts(rows, "trained"), sum_norm=self.cfg.loss_sum_norm)
             objective = PolicyObjective(self.cfg, self.model, counts, tally, kl)
-            update_metrics.append(self._update(rows, names, objective, counts, self.lr_at(version)))
+            update_metrics.append(self._update(rows, self._field_types(), objective, counts, self.lr_at(version)))
             if math.isfinite(update_metrics[-1]["grad_norm"]):
                 version += 1
             else:
@@ -266,12 +271,10 @@ class Zero3Rank:
         own_samples = share(batch_samples(batch, groups, self.cfg, self.estimator), batch.rank_of, self.strategy.shard)
         if self.auxiliary:
             with self.runner.timed("scoring_s"):
-                own_samples, _ = self.auxiliary.score_samples(own_samples, self.model, self.runner, self._sum)
+                own_samples, _ = self.auxiliary.score_samples(own_samples)
         # No moments: estimators that whiten need the whole batch and are refused.
         rows = to_rows(own_samples, moments([], []), self._version, self.cfg, self.estimator)
-        counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)
-        names = self._field_types(self.early.kl)
-        self.early.add((batch, own_samples, rows), counts, names, self.optimizer, last=last)
+        self.early.add((batch, own_samples, rows), self._field_types(), self.optimizer, last=last)
 
     def _complete_early(self, early: EarlyUpdate, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
         """Make the one update of all parts; `batch` is the last part. Returns the metrics of all parts."""
@@ -287,9 +290,7 @@ class Zero3Rank:
         metrics = over_updates([{"loss": early.loss, "grad_norm": norm, "lr": lr}])
         metrics |= self._diagnostics(early.tally, early.kl)
         if metrics["updates"]:
-            metrics |= self.auxiliary.update(
-                [], metrics, early.trajectories, self._version, self.runner, self._trained_counts
-            )
+            metrics |= self.auxiliary.update([], metrics, early.trajectories, self._version)
         else:
             self._why_skipped = [self._describe_not_finite(*part, self._version) for part in early.parts]
         self._version += int(metrics["updates"])
@@ -308,10 +309,10 @@ class Zero3Rank:
             return None
         return KlInLoss(self.cfg, self.auxiliary.coef.value, self.device)
 
-    @staticmethod
-    def _field_types(kl: KlInLoss | None) -> dict[str, type]:
-        """Return the fields that rows need for a loss with or without a KL term, with their numpy types."""
-        return FIELDS | ({} if kl is None else {KlInLoss.FIELD: np.float32})
+    def _field_types(self) -> dict[str, type]:
+        """Return the fields that the policy's loss needs, with their numpy types."""
+        further = {REFERENCE_LOGPROBS: self.cfg.algo.kl.use_loss, OLD_LOGPROBS: self.cfg.recomputes_old}
+        return FIELDS | {name: np.float32 for name, needed in further.items() if needed}
 
     def _describe_not_finite(
         self, batch: TrainBatch, samples: Sequence[Sample], rows: Sequence[Row], version: int
@@ -324,7 +325,7 @@ class Zero3Rank:
             rows: Their rows.
             version: The version that the update started from.
         """
-        scores = log_probs(self.model, self.runner, rows, mask_field="trained")
+        scores = self.runner.log_probs(self.model, rows, "trained")
         faults = self._gathered(dict.fromkeys(find_faults(samples, rows, scores)))
         return describe_faults(batch, version, faults)
 
@@ -333,7 +334,7 @@ class Zero3Rank:
         return self._why_skipped
 
     def _with_scores(self, samples: Sequence[Sample], own_samples: Sequence[Sample]) -> list[Sample]:
-        """Copy what the models beside the policy computed into the samples of all ranks.
+        """Copy what models computed before the first update into the samples of all ranks.
 
         In later epochs other ranks may train a sample than the one that scored it, so with several epochs the ranks
         exchange their results.
@@ -353,22 +354,13 @@ class Zero3Rank:
             scored_samples.append(sample)
         return scored_samples
 
-    def _trained_counts(self, rows: Sequence[Row]) -> GlobalCounts:
-        """Return the trained tokens and sequences of all ranks. `rows` are those of this rank."""
-        return self._counts([row.fields["trained"].sum() for row in rows])
-
-    def _old_logprobs(self, samples: Sequence[Sample], total: np.ndarray) -> dict[tuple[int, int, int], np.ndarray]:
-        """Return the log-probs before the batch's first update, [L-1] float32 by the sample's key.
-
-        They cover the samples that this rank trains. `samples` are those that it owns.
-        """
+    def _with_old_logprobs(self, samples: Sequence[Sample], total: np.ndarray) -> list[Sample]:
+        """Return the samples; those that count have their log-probs under the present weights as OLD_LOGPROBS."""
         counted = [s for s in samples if s.counts]
         rows = to_rows(counted, total, self._version, self.cfg, self.estimator)
-        scores = log_probs(self.model, self.runner, rows, mask_field="trained")
-        own_logprobs = dict(zip([s.key for s in counted], scores, strict=True))
-        if self.cfg.train.max_epochs == 1:
-            return own_logprobs  # with one epoch the rank that owns a sample also trains it
-        return self._gathered(own_logprobs)
+        scores = responses(counted, self.runner.log_probs(self.model, rows, "trained"))
+        scored = {s.key: s.with_fields(**{OLD_LOGPROBS: own}) for s, own in zip(counted, scores, strict=True)}
+        return [scored.get(s.key, s) for s in samples]
 
     def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:
         """Make one update of weighted cross entropy.
@@ -383,7 +375,7 @@ class Zero3Rank:
         """
         self.states.require_on_device("A step of fine-tuning")
         own_rows = self._share_of(rows)
-        counts = self._counts([row.fields["weights"].sum() for row in own_rows])
+        counts = self.runner.counts(own_rows, "weights")
         return self._update(own_rows, {"weights": np.float32}, SftObjective(self.model, counts), counts, lr)
 
     def sft_loss(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
@@ -402,7 +394,7 @@ class Zero3Rank:
         weights = [row.fields["weights"].astype(np.float64) for row in own_rows]
         loss_sum = -sum(float(w @ s) for w, s in zip(weights, scores, strict=True))
         weight_sum = sum(float(w.sum()) for w in weights)
-        total, weight = self._sum(np.array([loss_sum, weight_sum], np.float64))
+        total, weight = self.runner.sum(np.array([loss_sum, weight_sum], np.float64))
         return float(total), float(weight)
 
     def _share_of(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Row]:
@@ -615,12 +607,3 @@ class Zero3Rank:
         if self.average and math.isfinite(norm):
             self.average.update()
         return norm
-
-    def _counts(self, trained_per_row: Sequence[float]) -> GlobalCounts:
-        """Return the global counts, given the sum of the weights of each row of this rank."""
-        tokens, sequences = self._sum(np.array([sum(trained_per_row), sum(n > 0 for n in trained_per_row)], np.float64))
-        return GlobalCounts(float(tokens), float(sequences), self.world_size)
-
-    def _sum(self, local: np.ndarray) -> np.ndarray:
-        """Return the elementwise sum over all ranks."""
-        return self.strategy.sum_over_rows(torch.from_numpy(local).to(self.device)).cpu().numpy()

@@ -9,11 +9,17 @@
 The models score a batch once, with the weights at its start, as OpenRLHF's experience maker does. The KL in the reward
 is that of the learner's policy at that moment, log pi - log ref, which takes a forward pass of the policy: recorded
 log-probs may be of older weights, but the gradient should be that of KL(pi || ref).
+
+The reference is the policy that the run started from, frozen, on the same ranks as the policy. It is always loaded from
+actor.model_name_or_path and never from a checkpoint, so a resumed run has the reference that it began with. ZeRO-3
+partitions its weights over the ranks like the policy's; `ref.offload` keeps them in host memory between forward passes.
+Its log-probs come from the same chunked head, with the temperature and truncation of the rollout, like the policy's. So
+equal weights give exactly equal log-probs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,17 +29,12 @@ import torch
 from ...algorithms import kl as kls
 from ...algorithms.advantages import Estimator
 from ...algorithms.advantages.gae import advantages_and_returns
-from ...algorithms.global_counts import GlobalCounts
 from ...config import Config
 from ..openrlhf_adapter import PolicyModel, ZeroStrategy
 from ..packing import Row
 from ..passes import MicroBatchRunner
-from ..rows import Sample, as_float32, build_row
+from ..rows import REFERENCE_LOGPROBS, Sample, as_float32, build_row, responses
 from .critic import Critic
-from .reference import Reference, log_probs
-
-Sum = Callable[[np.ndarray], np.ndarray]
-"""Returns the elementwise sum over all ranks."""
 
 
 class AuxiliaryModels:
@@ -42,25 +43,33 @@ class AuxiliaryModels:
     It is falsy if it has neither.
     """
 
-    def __init__(self, cfg: Config, strategy: ZeroStrategy, estimator: Estimator) -> None:
+    def __init__(
+        self, cfg: Config, strategy: ZeroStrategy, estimator: Estimator, policy: PolicyModel, runner: MicroBatchRunner
+    ) -> None:
+        """Load the models that the method needs.
+
+        Args:
+            cfg: The configuration.
+            strategy: Wraps the models in DeepSpeed engines.
+            estimator: The advantage estimator.
+            policy: The policy that is trained.
+            runner: Runs the passes.
+        """
         kl = cfg.algo.kl
         self.cfg = cfg
         self.estimator = estimator
-        self.reference = Reference(cfg, strategy) if cfg.needs_reference else None
-        self.critic = Critic(cfg, strategy) if estimator.critic else None
+        self.policy = policy
+        self.runner = runner
+        self.reference = strategy.prepare(PolicyModel(cfg, strategy, frozen=True)) if cfg.needs_reference else None
+        self.critic = Critic(cfg, strategy, runner) if estimator.critic else None
         self.coef = kls.Coefficient(kl.init_coef, kl.target, kl.horizon or 10_000)
         """The weight of the KL. It is adapted after each batch if algo.kl.target is set."""
 
-    def score_samples(
-        self, samples: Sequence[Sample], policy: PolicyModel, runner: MicroBatchRunner, sum_over_ranks: Sum
-    ) -> tuple[list[Sample], dict[str, float]]:
+    def score_samples(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
         """Score a batch before it is trained on.
 
         Args:
             samples: The samples that this rank owns.
-            policy: The policy that is about to be trained.
-            runner: Runs the passes.
-            sum_over_ranks: Adds up over the ranks.
 
         Returns:
             The samples with changed advantages, masks and fields, and the metrics of the global batch.
@@ -68,20 +77,19 @@ class AuxiliaryModels:
         scored = list(samples)
         metrics: dict[str, float] = {}
         if self.reference:
-            scored, kl = self._compare_with_reference(self.reference, scored, policy, runner)
+            scored, kl = self._compare_with_reference(self.reference, scored)
             if self.cfg.filter.max_base_ppl is not None:
-                scored, masked_share = _mask_improbable(scored, self.cfg.filter.max_base_ppl, sum_over_ranks)
-                metrics["masked/improbable"] = masked_share
+                scored, metrics["masked/improbable"] = self._mask_improbable(scored, self.cfg.filter.max_base_ppl)
             if kl is not None:
-                total, tokens = sum_over_ranks(np.array(kl))
+                total, tokens = self.runner.sum(np.array(kl))
                 metrics["kl_ref"] = float(total / max(tokens, 1.0))
         if self.critic:
-            scored, sums = self._evaluate(self.critic, scored, runner)
-            metrics |= value_metrics(sum_over_ranks(sums))
+            scored, sums = self._evaluate(self.critic, scored)
+            metrics |= value_metrics(self.runner.sum(sums))
         return scored, metrics
 
     def _compare_with_reference(
-        self, reference: Reference, samples: list[Sample], policy: PolicyModel, runner: MicroBatchRunner
+        self, reference: PolicyModel, samples: list[Sample]
     ) -> tuple[list[Sample], tuple[float, float] | None]:
         """Score the samples with the reference, and apply the KL to the reward if it is configured.
 
@@ -93,7 +101,7 @@ class AuxiliaryModels:
             build_row(s.trajectory, as_float32({"scored": mask}))
             for s, mask in zip(samples, policy_tokens, strict=True)
         ]
-        reference_log_probs = _responses(samples, reference.log_probs(runner, rows))
+        reference_log_probs = responses(samples, self.runner.log_probs(reference, rows, "scored"))
         samples = [
             replace(s, base_ppl=perplexity(log_probs_T, mask))
             for s, log_probs_T, mask in zip(samples, reference_log_probs, policy_tokens, strict=True)
@@ -102,10 +110,8 @@ class AuxiliaryModels:
             return samples, None
         if self.cfg.algo.kl.use_loss:
             pairs = zip(samples, reference_log_probs, strict=True)
-            return [
-                replace(s, model_fields={**s.model_fields, "reference": log_probs_T}) for s, log_probs_T in pairs
-            ], None
-        policy_log_probs = _responses(samples, log_probs(policy, runner, rows))
+            return [s.with_fields(**{REFERENCE_LOGPROBS: log_probs_T}) for s, log_probs_T in pairs], None
+        policy_log_probs = responses(samples, self.runner.log_probs(self.policy, rows, "scored"))
         # Estimators that compare whole trajectories do not discount, so their penalties are not discounted either
         # (OpenRLHF sets gamma to 1 for them).
         gamma = self.cfg.algo.advantage.gamma if self.estimator.discounts else 1.0
@@ -122,9 +128,22 @@ class AuxiliaryModels:
                 tokens = tokens + mask.sum()
         return penalized, (total, tokens)
 
-    def _evaluate(
-        self, critic: Critic, samples: list[Sample], runner: MicroBatchRunner
-    ) -> tuple[list[Sample], np.ndarray]:
+    def _mask_improbable(self, samples: Sequence[Sample], max_perplexity: float) -> tuple[list[Sample], float]:
+        """Mask the samples whose perplexity under the reference is above `max_perplexity`.
+
+        If that left nothing to train in the whole batch, none is masked: an update needs a token.
+
+        Returns:
+            The samples, and the share of the masked ones among the samples of all ranks that would be trained.
+        """
+        improbable = [s.counts and s.base_ppl > max_perplexity for s in samples]
+        masked, counted = self.runner.sum(np.array([float(sum(improbable)), float(sum(s.counts for s in samples))]))
+        if masked == counted:
+            return list(samples), 0.0
+        pairs = zip(samples, improbable, strict=True)
+        return [replace(s, masked=s.masked or drop) for s, drop in pairs], float(masked / counted)
+
+    def _evaluate(self, critic: Critic, samples: list[Sample]) -> tuple[list[Sample], np.ndarray]:
         """Replace the samples' rewards by advantages, and add the fields `values` and `returns`.
 
         Returns:
@@ -134,12 +153,11 @@ class AuxiliaryModels:
         sums = np.zeros(6)
         evaluated = []
         rows = [build_row(s.trajectory, as_float32({"trained": s.trained})) for s in samples]
-        for s, values in zip(samples, _responses(samples, critic.values(runner, rows)), strict=True):
+        for s, values in zip(samples, responses(samples, critic.values(rows)), strict=True):
             advantages, returns = advantages_and_returns(
                 s.advantages, values, s.trained, advantage.gamma, advantage.lambd
             )
-            model_fields = {**s.model_fields, "values": values, "returns": returns}
-            evaluated.append(replace(s, advantages=advantages, model_fields=model_fields))
+            evaluated.append(replace(s, advantages=advantages).with_fields(values=values, returns=returns))
             if not s.trajectory.masked:
                 v = values[s.trained].astype(np.float64)
                 r = returns[s.trained]
@@ -160,8 +178,6 @@ class AuxiliaryModels:
         batch_metrics: dict[str, float],
         trajectories: int,
         version: int,
-        runner: MicroBatchRunner,
-        count_trained: Callable[[Sequence[Row]], GlobalCounts],
     ) -> dict[str, float]:
         """Train the critic and adapt the KL's coefficient. Call it after the policy's updates.
 
@@ -170,15 +186,13 @@ class AuxiliaryModels:
             batch_metrics: The metrics of the batch so far; kl_ref in it drives the coefficient.
             trajectories: Number of trajectories of the batch on all ranks.
             version: The learner's version before the batch.
-            runner: Runs the passes.
-            count_trained: Returns the trained tokens and sequences of all ranks, given the rows of this one.
 
         Returns:
             Further metrics.
         """
         metrics: dict[str, float] = {}
         if self.critic:
-            metrics |= self.critic.train(runner, parts, version, count_trained)
+            metrics |= self.critic.train(parts, version)
         if self.reference and self.cfg.algo.kl.init_coef:
             metrics["kl_coef"] = self.coef.value
             if "kl_ref" in batch_metrics:
@@ -200,38 +214,16 @@ class AuxiliaryModels:
 
     def destroy(self) -> None:
         """Free the DeepSpeed engines."""
-        for model in (self.reference, self.critic):
-            if model:
-                model.destroy()
+        if self.reference:
+            self.reference.model.destroy()
+        if self.critic:
+            self.critic.engine.destroy()
 
 
 def perplexity(log_probs: np.ndarray, mask: np.ndarray) -> float:
     """Return exp of the mean of -log p over the tokens in `mask`, [T] each; 1.0 if there are none."""
     tokens = int(mask.sum())
     return float(np.exp(-(log_probs.astype(np.float64) * mask).sum() / tokens)) if tokens else 1.0
-
-
-def _mask_improbable(
-    samples: Sequence[Sample], max_perplexity: float, sum_over_ranks: Sum
-) -> tuple[list[Sample], float]:
-    """Mask the samples whose perplexity under the reference is above `max_perplexity`.
-
-    If that left nothing to train in the whole batch, none is masked: an update needs a token.
-
-    Returns:
-        The samples, and the share of the masked ones among the samples of all ranks that would be trained.
-    """
-    improbable = [s.counts and s.base_ppl > max_perplexity for s in samples]
-    masked, counted = sum_over_ranks(np.array([float(sum(improbable)), float(sum(s.counts for s in samples))]))
-    if masked == counted:
-        return list(samples), 0.0
-    pairs = zip(samples, improbable, strict=True)
-    return [replace(s, masked=s.masked or drop) for s, drop in pairs], float(masked / counted)
-
-
-def _responses(samples: Sequence[Sample], per_row: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Cut the response's part [T] out of each row's values [L-1]."""
-    return [row_values[len(s.trajectory.prompt_ids) - 1 :] for s, row_values in zip(samples, per_row, strict=True)]
 
 
 def value_metrics(sums: np.ndarray) -> dict[str, float]:

@@ -12,7 +12,7 @@ whole batch and its mean is over the tokens of all ranks, so the steps do not de
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,38 +35,31 @@ FIELDS: dict[str, type] = {"trained": np.float32, "values": np.float32, "returns
 class Critic:
     """The critic of one rank. Its methods are collective."""
 
-    def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
+    def __init__(self, cfg: Config, strategy: ZeroStrategy, runner: MicroBatchRunner) -> None:
         self.cfg = cfg
         self.strategy = strategy
+        self.runner = runner
         self.lr_at = critic_schedule(cfg)
         model = value_model(cfg, strategy)
         self.hf_config = model.config
         self.engine, self.optimizer = strategy.prepare_training(model, cfg, cfg.critic)
         self.loss = ValueLoss(cfg.critic.value_clip, token_level_loss=cfg.loss_agg_mode != "seq-mean-token-mean")
 
-    def values(self, runner: MicroBatchRunner, rows: Sequence[Row]) -> list[np.ndarray]:
+    def values(self, rows: Sequence[Row]) -> list[np.ndarray]:
         """Return the values of each row, [L-1] float32, without gradients.
 
         Entry t is the value of the prefix that ends before token t+1; 0.0 where the row's field `trained` is 0.
         """
-        return runner.score_rows(self.engine, rows, {"trained": np.float32}, self._values)
+        return self.runner.score_rows(self.engine, rows, {"trained": np.float32}, self._values)
 
-    def train(
-        self,
-        runner: MicroBatchRunner,
-        parts: Sequence[Sequence[Row]],
-        version: int,
-        count_trained: Callable[[Sequence[Row]], GlobalCounts],
-    ) -> dict[str, float]:
+    def train(self, parts: Sequence[Sequence[Row]], version: int) -> dict[str, float]:
         """Make the critic's updates for one batch.
 
         An update whose gradient is not finite changes nothing. A part without a trained token on any rank is left out.
 
         Args:
-            runner: Runs the passes.
             parts: For each update, the rows that this rank has of it.
             version: The learner's version before the batch; it decides the learning rate.
-            count_trained: Returns the trained tokens and sequences of all ranks, given the rows of this one.
 
         Returns:
             critic_loss and critic_grad_norm, means over the updates; critic_lr; and critic_skipped, the number of
@@ -78,7 +71,7 @@ class Critic:
         skipped = 0
         for _ in range(self.cfg.train.max_epochs):
             for part in parts:
-                counts = count_trained(part)
+                counts = self.runner.counts(part, "trained")
                 if not counts.tokens:
                     continue
 
@@ -93,8 +86,8 @@ class Critic:
                         **counts.loss_kwargs(),
                     )
 
-                summed = runner.accumulate(self.engine, self.optimizer, part, FIELDS, objective, last=True)
-                runner.apply(self.engine, self.optimizer, lr)
+                summed = self.runner.accumulate(self.engine, self.optimizer, part, FIELDS, objective, last=True)
+                self.runner.apply(self.engine, self.optimizer, lr)
                 norm = self.strategy.get_grad_norm(self.engine)
                 if math.isfinite(norm):
                     losses.append(counts.unscale(summed))
@@ -122,10 +115,6 @@ class Critic:
             except OSError as error:
                 return error
         return None
-
-    def destroy(self) -> None:
-        """Free the DeepSpeed engine."""
-        self.engine.destroy()
 
     def _values(self, micro: MicroBatch) -> torch.Tensor:
         """Return the values of a micro batch, [b, L-1]."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from ...algorithms.global_counts import GlobalCounts
@@ -82,7 +83,6 @@ class EarlyUpdate:
     def add(
         self,
         part: Part,
-        counts: GlobalCounts,
         names: Mapping[str, type],
         optimizer: Any,
         *,
@@ -92,19 +92,18 @@ class EarlyUpdate:
 
         Args:
             part: The part.
-            counts: Its trained tokens and sequences on all ranks.
             names: The fields that the loss needs, with their numpy types.
             optimizer: The policy's optimizer.
             last: True if the optimizer's step comes next.
         """
         self.parts.append(part)
-        self.counts = GlobalCounts(
-            self.counts.tokens + counts.tokens,
-            self.counts.sequences + counts.sequences,
-            counts.dp_size,
-            sum_norm=counts.sum_norm,
-        )
         _, _, rows = part
+        counts = self.runner.counts(rows, "trained")
+        self.counts = replace(
+            self.counts,
+            tokens=self.counts.tokens + counts.tokens,
+            sequences=self.counts.sequences + counts.sequences,
+        )
         objective = PolicyObjective(self.cfg, self.model, self._unit_counts, self.tally, self.kl)
         self._summed += self.runner.accumulate(self.model, optimizer, rows, names, objective, last=last)
 
