@@ -8,6 +8,8 @@ after which either every rank raises or none does.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from typing import Any
 
 import torch.distributed as dist
 
@@ -27,3 +29,18 @@ def agree(fault: OSError | None) -> None:
         if error is not None:
             error_number, message = error
             raise OSError(error_number or errno.EIO, f"learner rank {rank}: {message}") from fault
+
+
+def only_on_rank_0(rank: int, step: Callable[..., None], *args: Any) -> None:
+    """Call `step(*args)` on rank 0. Collective.
+
+    Raises:
+        OSError: On every rank if `step` raised one.
+    """
+    fault = None
+    if rank == 0:
+        try:
+            step(*args)
+        except OSError as error:
+            fault = error
+    agree(fault)

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from .agreement import agree
+from .agreement import only_on_rank_0
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .weight_shards import write_shards
 from .weights_file import write_file
@@ -35,19 +35,11 @@ def export_policy(module: nn.Module, config: PretrainedConfig, source: str, dire
         OSError: On every rank if rank 0's disk is full or fails, or `source` has no tokenizer.
     """
     write_shards(hf_weights(module), directory, rank=rank)
-    adapter = adapter_weights(module)
-    adapter_directory = directory / ADAPTER_DIRECTORY
-    if adapter:
+    if adapter := adapter_weights(module):
+        adapter_directory = directory / ADAPTER_DIRECTORY
         write_file(adapter, adapter_directory / "adapter_model.safetensors", rank=rank)
-    fault = None
-    if rank == 0:
-        try:
-            write_model_files(config, source, directory)
-            if adapter:
-                module.peft_config[ADAPTER].save_pretrained(str(adapter_directory))
-        except OSError as error:
-            fault = error
-    agree(fault)
+        only_on_rank_0(rank, module.peft_config[ADAPTER].save_pretrained, str(adapter_directory))
+    only_on_rank_0(rank, write_model_files, config, source, directory)
 
 
 def write_model_files(config: PretrainedConfig, source: str, directory: Path) -> None:

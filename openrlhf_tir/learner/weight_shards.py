@@ -14,18 +14,18 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+
+from huggingface_hub import split_state_dict_into_shards_factory
 
 from ..errors import WeightsUnverified
 from ..machine.sizes import free_bytes, size
 from ..pushes import BUCKET_BYTES
 from ..weights.digest import digest_file
-from .agreement import agree
+from .agreement import only_on_rank_0
 from .lora import Weight
 from .saved.background import write_text
-from .weights_file import buckets, nbytes, write_file
+from .weights_file import nbytes, write_file
 
 MAX_SHARD_BYTES = 5 * 10**9
 """Bytes of the tensors in one file of an export. transformers' `save_pretrained` had this default for years."""
@@ -33,18 +33,6 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 STAGE = ".export"
 """Name of the directory in which the files are written before they are moved to their place."""
-
-
-def file_names(n: int) -> list[str]:
-    """Return the names of n weight files, as transformers names them."""
-    return [SINGLE] if n == 1 else [f"model-{i:05d}-of-{n:05d}.safetensors" for i in range(1, n + 1)]
-
-
-def index_of(parts: Sequence[Sequence[Weight]]) -> dict[str, object]:
-    """Return the content of model.safetensors.index.json. Its total_size is in bytes of tensors."""
-    weight_map = {w.name: name for name, part in zip(file_names(len(parts)), parts, strict=True) for w in part}
-    total = sum(nbytes(w) for part in parts for w in part)
-    return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
 
 
 def write_shards(
@@ -67,27 +55,22 @@ def write_shards(
     Raises:
         OSError: On every rank if rank 0's disk is full or fails, or does not return what was written.
     """
-    parts = list(buckets(weights, max_bytes))
+    by_name = {weight.name: weight for weight in weights}
+    split = split_state_dict_into_shards_factory(
+        by_name, get_storage_size=nbytes, filename_pattern="model{suffix}.safetensors", max_shard_size=max_bytes
+    )
+    index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
     stage = directory / STAGE
     try:
-        agree(_error_on_rank_0(rank, _begin, stage, sum(map(nbytes, weights))))
-        for name, part in zip(file_names(len(parts)), parts, strict=True):
-            digest = write_file(part, stage / name, rank=rank, bucket_bytes=bucket_bytes)
-            agree(_error_on_rank_0(rank, _compare, stage / name, digest))
-        agree(_error_on_rank_0(rank, _replace, stage, directory, index_of(parts)))
+        only_on_rank_0(rank, _begin, stage, sum(map(nbytes, weights)))
+        for file_name, names in split.filename_to_tensors.items():
+            part = [by_name[name] for name in names]
+            digest = write_file(part, stage / file_name, rank=rank, bucket_bytes=bucket_bytes)
+            only_on_rank_0(rank, _compare, stage / file_name, digest)
+        only_on_rank_0(rank, _replace, stage, directory, index)
     finally:
         if rank == 0:
             shutil.rmtree(stage, ignore_errors=True)
-
-
-def _error_on_rank_0(rank: int, step: Callable[..., None], *args: Any) -> OSError | None:
-    """Run a step on rank 0 only, and return the OSError that it raised."""
-    try:
-        if rank == 0:
-            step(*args)
-    except OSError as error:
-        return error
-    return None
 
 
 def _begin(stage: Path, need: int) -> None:

@@ -39,7 +39,6 @@ from ..types import Group, TrainBatch
 from ..waiting.deadlines import broadcast_deadline
 from ..weights.broadcast.sender import Sender
 from ..weights.ipc.exposer import Exposer
-from .agreement import agree
 from .balance import lpt
 from .device_states import device_states
 from .ema import WeightAverage
@@ -505,7 +504,7 @@ class Zero3Rank:
             with self.average.in_place_of_weights():
                 self._export_policy(Path(f"{directory}{OF_AVERAGE}"))
         if self.auxiliary.critic and self.cfg.critic.save_value_network:
-            agree(self.auxiliary.critic.export(Path(f"{directory}{OF_CRITIC}"), rank=self.rank))
+            self.auxiliary.critic.export(Path(f"{directory}{OF_CRITIC}"), rank=self.rank)
 
     def _export_policy(self, directory: Path) -> None:
         export_policy(

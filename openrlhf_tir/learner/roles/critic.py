@@ -20,6 +20,7 @@ import torch
 
 from ...algorithms.global_counts import GlobalCounts
 from ...config import Config
+from ..agreement import only_on_rank_0
 from ..export import write_model_files
 from ..lora import hf_weights
 from ..openrlhf_adapter import ValueLoss, ZeroStrategy, value_model
@@ -97,24 +98,16 @@ class Critic:
         means = {"critic_loss": float(np.mean(losses)), "critic_grad_norm": float(np.mean(norms))} if norms else {}
         return {**means, "critic_lr": lr, "critic_skipped": float(skipped)}
 
-    def export(self, directory: Path, *, rank: int) -> OSError | None:
+    def export(self, directory: Path, *, rank: int) -> None:
         """Write a directory that transformers' AutoModelForSequenceClassification loads with one label.
 
-        Returns:
-            The error if rank 0's disk refused the configuration or the tokenizer; pass it to `agree`. None otherwise.
-
         Raises:
-            OSError: On every rank if rank 0's disk refused the weights.
+            OSError: On every rank if rank 0's disk is full or fails.
         """
         write_shards(hf_weights(self.engine.module), directory, rank=rank)
-        if rank == 0:
-            self.hf_config.num_labels = 1
-            source = self.cfg.critic.model_name_or_path or self.cfg.actor.model_name_or_path
-            try:
-                write_model_files(self.hf_config, source, directory)
-            except OSError as error:
-                return error
-        return None
+        self.hf_config.num_labels = 1
+        source = self.cfg.critic.model_name_or_path or self.cfg.actor.model_name_or_path
+        only_on_rank_0(rank, write_model_files, self.hf_config, source, directory)
 
     def _values(self, micro: MicroBatch) -> torch.Tensor:
         """Return the values of a micro batch, [b, L-1]."""
