@@ -24,9 +24,16 @@ BUFFER = "_offload_buffer"
 
 
 class DeviceStates:
-    """Remembers whether the state of this rank is offloaded. Common to both implementations."""
+    """Where the state of this rank's engines is. `offload` and `onload` are collective and idempotent.
 
-    def __init__(self) -> None:
+    On a CPU nothing moves. What needs the state on the device is refused there as well while it is said to be away, so
+    that the order of the calls is tested without a GPU.
+    """
+
+    def __init__(self, engines: Engines, device: str) -> None:
+        """`device`: "cpu", or "cuda:N"."""
+        self.engines = engines
+        self.on_gpu = device != "cpu"
         self.offloaded = False
 
     def require_on_device(self, operation: str) -> None:
@@ -37,39 +44,29 @@ class DeviceStates:
                 " engines have the GPU now. This is a bug in the order of the calls; please report it."
             )
 
-
-class DeepSpeedStates(DeviceStates):
-    """Moves the states of DeepSpeed engines on a GPU. The methods are collective and idempotent."""
-
-    def __init__(self, engines: Engines) -> None:
-        super().__init__()
-        self.engines = engines
-
     def offload(self) -> None:
         """Move the state to host memory."""
-        from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
+        if self.on_gpu and not self.offloaded:
+            from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
 
-        if self.offloaded:
-            return
-        moved = [
-            OffloadStateTypeEnum.optim_states,
-            OffloadStateTypeEnum.hp_params,
-            OffloadStateTypeEnum.lp_grads,
-            OffloadStateTypeEnum.contiguous_grad_buffer,
-        ]
-        for engine in self.engines().values():
-            engine.offload_states(include=moved)
-        self._release_memory()
+            moved = [
+                OffloadStateTypeEnum.optim_states,
+                OffloadStateTypeEnum.hp_params,
+                OffloadStateTypeEnum.lp_grads,
+                OffloadStateTypeEnum.contiguous_grad_buffer,
+            ]
+            for engine in self.engines().values():
+                engine.offload_states(include=moved)
+            self._release_memory()
         self.offloaded = True
 
     def onload(self) -> None:
         """Move the state back onto the GPU."""
-        if not self.offloaded:
-            return
-        self._release_memory()
-        for engine in self.engines().values():
-            engine.reload_states()
-        self._release_memory()
+        if self.on_gpu and self.offloaded:
+            self._release_memory()
+            for engine in self.engines().values():
+                engine.reload_states()
+            self._release_memory()
         self.offloaded = False
 
     @contextmanager
@@ -101,28 +98,3 @@ class DeepSpeedStates(DeviceStates):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.distributed.barrier()
-
-
-class StandInForTests(DeviceStates):
-    """Takes the place of `DeepSpeedStates` where there is no GPU. It moves nothing; it checks and records the calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def offload(self) -> None:
-        self.offloaded = True
-        self.calls.append("offload")
-
-    def onload(self) -> None:
-        self.offloaded = False
-        self.calls.append("onload")
-
-    @contextmanager
-    def without_host_copies(self) -> Iterator[None]:
-        yield
-
-
-def device_states(engines: Engines, device: str) -> DeepSpeedStates | StandInForTests:
-    """Return the implementation for `device`: "cpu", or "cuda:N"."""
-    return StandInForTests() if device == "cpu" else DeepSpeedStates(engines)

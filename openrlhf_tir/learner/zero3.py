@@ -40,7 +40,7 @@ from ..waiting.deadlines import broadcast_deadline
 from ..weights.broadcast.sender import Sender
 from ..weights.ipc.exposer import Exposer
 from .balance import lpt
-from .device_states import device_states
+from .device_states import DeviceStates
 from .ema import WeightAverage
 from .export import export_policy
 from .minibatches import critic_parts
@@ -128,7 +128,7 @@ class Zero3Rank:
         self.engine = self.model.model
         self.auxiliary = AuxiliaryModels(cfg, self.strategy, self.estimator, self.model, self.runner)
         self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.ema_beta else None
-        self.states = device_states(self._engines, self.device)
+        self.states = DeviceStates(self._engines, self.device)
         self.last = LastPush() if cfg.vllm.pushes_changes else None
         self._why_skipped: list[str] = []
         self.early: EarlyUpdate | None = None

@@ -110,7 +110,7 @@ class OneRank:
     """The real learner, one rank in this process, as the pipeline's Learner; keeps what it reported."""
 
     def __init__(self, rank) -> None:
-        self.rank, self.reports = rank, []
+        self.rank, self.reports, self.moves = rank, [], []
 
     @property
     def version(self) -> int:
@@ -134,9 +134,11 @@ class OneRank:
         await asyncio.to_thread(self.rank.written)
 
     async def onload(self) -> None:
+        self.moves.append("onload")
         self.rank.onload()
 
     async def offload(self) -> None:
+        self.moves.append("offload")
         self.rank.offload()
 
 
@@ -218,7 +220,7 @@ async def colocated(
     async with turns.learning():
         turns.learner = learner  # its ranks have started: all they have is on the GPU
     digests, _, _ = await asynchronous(cfg, learner, runner, publisher, turns)
-    return digests, learner.rank.states.calls
+    return digests, learner.moves
 
 
 async def train(mode, cfg: Config, rank, model: Path):
