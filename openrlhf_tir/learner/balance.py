@@ -66,10 +66,10 @@ def assign_ranks(
         return dict(zip(keys, distributed, strict=True))
     prompt_costs = [_sequence_cost(meta.prompt_tokens, parity) for meta in metas]
 
-    def shared_costs(owners: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+    def shared_costs(owners: Sequence[int]) -> dict[tuple[int, int], float]:
         """Return the cost of each (group, owner): one prompt, and the responses of that group that the owner trains."""
         total: dict[tuple[int, int], float] = {}
-        for (b, owner), cost in zip(owners, costs, strict=True):
+        for (b, _), owner, cost in zip(keys, owners, costs, strict=True):
             if cost:
                 total[b, owner] = total.get((b, owner), prompt_costs[b]) + cost - prompt_costs[b]
         return total
@@ -77,11 +77,11 @@ def assign_ranks(
     def busiest(ranks: Sequence[int]) -> float:
         """Return the load of the busiest rank if the keys go to these ranks."""
         loads = [0.0] * world_size
-        for (_, rank), cost in shared_costs([(b, rank) for (b, _), rank in zip(keys, ranks, strict=True)]).items():
+        for (_, rank), cost in shared_costs(ranks).items():
             loads[rank] += cost
         return max(loads)
 
-    group_costs = shared_costs([(b, 0) for b, _ in keys])
+    group_costs = shared_costs([0] * len(keys))
     groups = sorted({b for b, _ in keys})
     rank_of_group = dict(zip(groups, lpt([group_costs.get((b, 0), 0.0) for b in groups], world_size), strict=True))
     undivided = [rank_of_group[b] for b, _ in keys]

@@ -395,9 +395,7 @@ class ZeroStrategy(DeepspeedStrategy):
         self.colocated = cfg.train.colocate_all
         self.sequence_parallel = SequenceParallel()
 
-    def setup_distributed(
-        self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)
-    ) -> None:
+    def setup_distributed(self, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
         """Join the process group, and seed torch, numpy and Python.
 
         Args:
@@ -405,7 +403,6 @@ class ZeroStrategy(DeepspeedStrategy):
             world_size: Number of ranks.
             master_addr: Host of the store, which already listens (rendezvous.py).
             master_port: Port of the store.
-            timeout: Deadline of every collective.
         """
         seed = transformers.enable_full_determinism if self.full_determinism else transformers.set_seed
         seed(self.seed)
@@ -434,7 +431,10 @@ class ZeroStrategy(DeepspeedStrategy):
         # first step.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(
-            dist_backend="nccl" if self.device != "cpu" else "gloo", timeout=timeout, rank=rank, world_size=world_size
+            dist_backend="nccl" if self.device != "cpu" else "gloo",
+            timeout=timedelta(minutes=60),  # of every collective
+            rank=rank,
+            world_size=world_size,
         )
         self.world_size = world_size
         group_size = self.args.ds.ring_attn_size

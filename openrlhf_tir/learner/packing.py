@@ -208,7 +208,7 @@ def _packed_tokens(rows: Sequence[Row], width: int, device: str) -> PackedTokens
 def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, share_prompts: bool = False) -> MicroBatch:
     """Build the micro batch of some rows.
 
-    Without rows it has one dummy row of zeros, which is not trained because its fields are 0. Every rank must run the
+    Without rows it has a dummy row of zeros, which is not trained because its fields are 0. Every rank must run the
     same number of forward and backward passes, because ZeRO-3 gathers weights collectively in each.
 
     Args:
@@ -219,13 +219,11 @@ def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, shar
     """
     import torch
 
-    width = max((len(row.token_ids) for row in rows), default=DUMMY_TOKENS)
-    height = max(1, len(rows))
-    sequences = np.zeros((height, width), np.int64)
-    attention = np.zeros((height, width), np.int64)
-    fields: dict[str, np.ndarray] = {name: np.zeros((height, width - 1), dtype) for name, dtype in names.items()}
-    if not rows:
-        attention[:] = 1
+    rows = rows or [Row(np.zeros(DUMMY_TOKENS, np.int64), {name: np.zeros(DUMMY_TOKENS - 1) for name in names})]
+    shape = (len(rows), max(len(row.token_ids) for row in rows))
+    sequences = np.zeros(shape, np.int64)
+    attention = np.zeros(shape, np.int64)
+    fields: dict[str, np.ndarray] = {name: np.zeros((shape[0], shape[1] - 1), dtype) for name, dtype in names.items()}
     for place, row in enumerate(rows):
         length = len(row.token_ids)
         sequences[place, :length] = row.token_ids
@@ -236,8 +234,8 @@ def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, shar
         torch.from_numpy(sequences).to(device),
         torch.from_numpy(attention).to(device),
         {name: torch.from_numpy(array).to(device) for name, array in fields.items()},
-        _packed_tokens(rows, width, device) if share_prompts and rows else None,
-        _experts(rows, width, device),
+        _packed_tokens(rows, shape[1], device) if share_prompts else None,
+        _experts(rows, shape[1], device),
     )
 
 

@@ -80,6 +80,7 @@ class MicroBatchRunner:
                 planned = first_fit(lengths, max_tokens)
             else:
                 planned = plan_padded(lengths, max_rows=max_rows, max_tokens=max_tokens)
+        planned = planned or [[]]  # the optimizer's step needs a pass, also if no rank has rows
         largest_number = torch.tensor(len(planned), device=self.device)
         dist.all_reduce(largest_number, dist.ReduceOp.MAX)
         for indices in planned + [[]] * (int(largest_number) - len(planned)):
@@ -115,9 +116,6 @@ class MicroBatchRunner:
             summed = torch.zeros(1, dtype=torch.float64, device=self.device)
             shared = isinstance(model, PolicyModel) and model.can_share_prompts
             batches = list(self.micro_batches(rows, names, share_prompts=shared))
-            if last and not batches:
-                # No rank has rows, but the step needs a backward pass that is marked as the last one.
-                batches = [([], collate([], names, self.device))]
             with muon_as(optim, self.device):
                 for number, (_, micro) in enumerate(batches):
                     engine.set_gradient_accumulation_boundary(last and number == len(batches) - 1)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -186,12 +186,7 @@ class Zero3Rank:
         if self.early:
             return self._complete_early(self.early, batch, groups)
         self.runner.seconds.clear()
-        auxiliary_metrics: dict[str, float] = {}
-        samples = batch_samples(batch, groups, self.cfg, self.estimator)
-        own_samples = share(samples, batch.rank_of, self.strategy.shard)
-        if self.auxiliary:
-            with self.runner.timed("scoring_s"):
-                own_samples, auxiliary_metrics = self.auxiliary.score_samples(own_samples)
+        samples, own_samples, auxiliary_metrics = self._scored_samples(batch, groups)
         total = self.runner.sum(local_moments(own_samples))
         if self._version < self.auxiliary.freezing_steps:
             # Only the critic is trained. The updates count as versions all the same; rl_schedule subtracts them.
@@ -212,6 +207,17 @@ class Zero3Rank:
         self._version += int(metrics["updates"])
         give_back_freed()
         return metrics
+
+    def _scored_samples(
+        self, batch: TrainBatch, groups: Sequence[Group]
+    ) -> tuple[list[Sample], list[Sample], dict[str, float]]:
+        """Return the samples of all ranks, those that this rank owns, scored, and the metrics of the scores."""
+        samples = batch_samples(batch, groups, self.cfg, self.estimator)
+        own_samples = share(samples, batch.rank_of, self.strategy.shard)
+        if not self.auxiliary:
+            return samples, own_samples, {}
+        with self.runner.timed("scoring_s"):
+            return samples, *self.auxiliary.score_samples(own_samples)
 
     def _policy_updates(self, batch: TrainBatch, samples: Sequence[Sample], total: np.ndarray) -> dict[str, float]:
         """Make the policy's updates.
@@ -267,10 +273,7 @@ class Zero3Rank:
 
     def _accumulate_part(self, batch: TrainBatch, groups: Sequence[Group], *, last: bool) -> None:
         assert self.early is not None, "the first part has begun the batch"
-        own_samples = share(batch_samples(batch, groups, self.cfg, self.estimator), batch.rank_of, self.strategy.shard)
-        if self.auxiliary:
-            with self.runner.timed("scoring_s"):
-                own_samples, _ = self.auxiliary.score_samples(own_samples)
+        _, own_samples, _ = self._scored_samples(batch, groups)
         # No moments: estimators that whiten need the whole batch and are refused.
         rows = to_rows(own_samples, moments([], []), self._version, self.cfg, self.estimator)
         self.early.add((batch, own_samples, rows), self._field_types(), self.optimizer, last=last)
@@ -398,12 +401,13 @@ class Zero3Rank:
 
     def _share_of(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Row]:
         """Return the rows of fine-tuning that this rank trains, balanced by tokens."""
-        shard_of = lpt([len(ids) for ids, _ in rows], self.cfg.shards)
-        return [
-            Row(ids, {"weights": weights[1:]})
-            for (ids, weights), shard in zip(rows, shard_of, strict=True)
-            if shard == self.strategy.shard
-        ]
+        own = [rows[i] for i in self._own_indices([ids for ids, _ in rows])]
+        return [Row(ids, {"weights": weights[1:]}) for ids, weights in own]
+
+    def _own_indices(self, sequences: Sequence[Sized]) -> list[int]:
+        """Return the indices of the sequences that this rank computes."""
+        shard_of = lpt([len(ids) for ids in sequences], self.cfg.shards)
+        return [i for i, shard in enumerate(shard_of) if shard == self.strategy.shard]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Return the log-prob of every token but the first under the current weights, at temperature 1.
@@ -414,8 +418,7 @@ class Zero3Rank:
         Returns:
             [T-1] float32 for each sequence, on every rank.
         """
-        shard_of = lpt([len(ids) for ids in sequences], self.cfg.shards)
-        own_indices = [i for i, shard in enumerate(shard_of) if shard == self.strategy.shard]
+        own_indices = self._own_indices(sequences)
         rows = [Row(np.asarray(sequences[i])) for i in own_indices]
         scores = self.runner.score_rows(self.model, rows, {}, self.model.log_probs)
         merged = self._gathered(dict(zip(own_indices, scores, strict=True)))

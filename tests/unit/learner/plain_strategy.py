@@ -54,7 +54,7 @@ class PlainEngine(torch.nn.Module):
 
 
 class PlainStrategy(ZeroStrategy):
-    def setup_distributed(self, rank, world_size, master_addr, master_port, timeout=None) -> None:
+    def setup_distributed(self, rank, world_size, master_addr, master_port) -> None:
         if not dist.is_initialized():
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 

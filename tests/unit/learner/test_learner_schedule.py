@@ -60,8 +60,3 @@ def test_a_run_takes_its_shape_from_the_configuration():
         train={"max_steps": 10},
     )
     assert [rl_schedule(cfg)(u) for u in (0, 1, 9)] == pytest.approx([0.5, 1.0, 0.0])
-
-
-def test_an_unknown_shape_is_refused():
-    with pytest.raises(ValueError, match=r"'step'.*actor\.lr_scheduler"):
-        lr_schedule("step", peak=1.0, total=1)
