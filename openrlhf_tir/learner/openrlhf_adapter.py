@@ -62,7 +62,7 @@ with without_heavy_imports(), flash_attn_importable():
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
     if not runs_on_gpus():
-        # DeepSpeed imports it with every optimizer; on a CPU its functions are not compiled anyway (optim/muon.py).
+        # DeepSpeed imports it with every optimizer; on a CPU its functions are not compiled anyway (muon.py).
         import deepspeed.runtime.zero.muon.original_muon
 
 __all__ = [

@@ -18,8 +18,8 @@ from ..algorithms.global_counts import GlobalCounts
 from ..config import Actor, Config, Critic
 from ..machine.host_allocator import give_back_freed
 from .host_memory import Trimmer
+from .muon import muon_as, set_lr
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
-from .optim.muon import muon_as, set_lr
 from .packing import MicroBatch, Row, collate, first_fit, plan_padded, plan_shared
 
 Forward = Callable[[MicroBatch], torch.Tensor]

@@ -254,7 +254,7 @@ def test_muon_has_its_steps_and_nesterov_within_an_update_and_its_own_rate_under
     import torch
     from deepspeed.runtime.zero.muon import original_muon
 
-    from openrlhf_tir.learner.optim.muon import muon_as, set_lr
+    from openrlhf_tir.learner.muon import muon_as, set_lr
 
     of_deepspeed = original_muon.muon_update
     cfg = muon_config(ns_steps=3, nesterov=False, lr=0.05)

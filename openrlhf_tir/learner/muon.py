@@ -20,8 +20,8 @@ from functools import partial
 
 import torch
 
-from ...config import Actor, Critic
-from ...machine.replaced import replaced
+from ..config import Actor, Critic
+from ..machine.replaced import replaced
 
 USES = "use_muon"
 """Key by which DeepSpeed marks the parameter groups of Muon."""

@@ -1,1 +1,0 @@
-"""What optimizers need besides DeepSpeed's configuration."""
