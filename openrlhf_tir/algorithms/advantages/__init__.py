@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import MethodBroken
 from ...user_code import plugins
-from ...user_code.failures import described
+from ..user_function import named
 from .base import AdvantageFn, AdvantageInputs, Estimator
 from .dr_grpo import dr_grpo
 from .flash_reinforce import flash_reinforce
@@ -64,13 +64,8 @@ def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.nda
     Raises:
         MethodBroken: The function raised, or returned something else; with file and line.
     """
-    try:
+    with named(ESTIMATOR, name, fn):
         advantages = [np.asarray(advantage, np.float64) for advantage in fn(inputs)]
-    except Exception as e:
-        location = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
-        raise MethodBroken(
-            f"algo.advantage.estimator = {name!r}: {location}: {described(e)}. It is a bug in that line."
-        ) from e
     message_prefix = f"algo.advantage.estimator = {name!r}: {plugins.location(fn)}"
     shapes = [advantage.shape for advantage in advantages]
     expected_shapes = [mask.shape for mask in inputs.trained_G]

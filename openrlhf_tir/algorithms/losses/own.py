@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import MethodBroken
 from ...user_code import plugins
-from ...user_code.failures import described
+from ..user_function import named
 from .base import LossFn, LossInputs
 
 if TYPE_CHECKING:
@@ -33,15 +33,10 @@ def load(name: str) -> LossFn:
     fn = plugins.load(POLICY_LOSS, name)
 
     def loss(inputs: LossInputs) -> torch.Tensor:
-        try:
+        with named(POLICY_LOSS, name, fn):
             per_token = fn(inputs)
-        except Exception as e:
-            location = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
-            raise MethodBroken(
-                f"actor.policy_loss_type = {name!r}: {location}: {described(e)}. It is a bug in that line."
-            ) from e
         shape = getattr(per_token, "shape", None)
-        if shape != inputs.log_probs.shape or not per_token.requires_grad:
+        if shape != inputs.log_probs.shape or not getattr(per_token, "requires_grad", False):
             raise MethodBroken(
                 f"actor.policy_loss_type = {name!r}: {plugins.location(fn)}: it returned {type(per_token).__name__} of"
                 f" shape {shape}, not a loss of each token with a gradient, {tuple(inputs.log_probs.shape)}. Leave the"

@@ -82,3 +82,9 @@ def test_a_policy_loss_of_ones_own_is_a_loss_per_token_and_the_trainer_takes_the
 def test_a_policy_loss_that_is_reduced_already_is_refused(tmp_path):
     with pytest.raises(MethodBroken, match=r"mine\.py:3: .*torch\.Size\(\[\]\)"):
         evaluate(Config(actor={"policy_loss_type": own(tmp_path, "def mine(i): return i.log_probs.mean()")}))
+
+
+@pytest.mark.slow
+def test_a_policy_loss_that_is_an_array_of_numpy_is_refused_by_name(tmp_path):
+    with pytest.raises(MethodBroken, match=r"mine\.py:3: .*ndarray"):
+        evaluate(Config(actor={"policy_loss_type": own(tmp_path, "def mine(i): return i.log_probs.detach().numpy()")}))
