@@ -56,7 +56,7 @@ class Padded(Ours):
         self.learner.runner.micro_batches = self._in_order  # type: ignore[method-assign]  # the whole difference
 
     def _in_order(
-        self, rows: Sequence[Row], names: Mapping[str, type], *, scoring: bool = False, share_prompts: bool = False
+        self, model: Any, rows: Sequence[Row], names: Mapping[str, type], *, scoring: bool = False
     ) -> Iterator[tuple[list[int], MicroBatch]]:
         import torch
         import torch.distributed as dist

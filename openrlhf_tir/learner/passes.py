@@ -53,19 +53,20 @@ class MicroBatchRunner:
         self.seconds[metric] = self.seconds.get(metric, 0.0) + time.monotonic() - start
 
     def micro_batches(
-        self, rows: Sequence[Row], names: Mapping[str, type], *, scoring: bool = False, share_prompts: bool = False
+        self, model: Any, rows: Sequence[Row], names: Mapping[str, type], *, scoring: bool = False
     ) -> Iterator[tuple[list[int], MicroBatch]]:
         """Yield each micro batch: the indices of its rows, and its tensors with the fields `names`.
 
         Every rank yields the same number; the last of some may be dummies without rows.
 
         Args:
+            model: The model that computes them. The policy may compute a prompt once for the rows that begin with it.
             rows: The rows of this rank.
             names: The fields to put into the micro batches, with their numpy types.
             scoring: The passes have no gradients, so that more tokens may fit (rollout.micro_batch_size,
                 rollout.max_tokens_per_gpu).
-            share_prompts: Rows with the same prompt compute it once.
         """
+        share_prompts = isinstance(model, PolicyModel) and model.can_share_prompts
         max_rows = self.cfg.train.micro_batch_size
         max_tokens = self.cfg.train.max_tokens_per_gpu
         if scoring:
@@ -114,8 +115,7 @@ class MicroBatchRunner:
             engine, optim = self._engine_and_settings(model)
             model.train()
             summed = torch.zeros(1, dtype=torch.float64, device=self.device)
-            shared = isinstance(model, PolicyModel) and model.can_share_prompts
-            batches = list(self.micro_batches(rows, names, share_prompts=shared))
+            batches = list(self.micro_batches(model, rows, names))
             with muon_as(optim, self.device):
                 for number, (_, micro) in enumerate(batches):
                     engine.set_gradient_accumulation_boundary(last and number == len(batches) - 1)
@@ -126,8 +126,8 @@ class MicroBatchRunner:
                     summed += loss.detach()
             return self.strategy.sum_over_rows(summed).item()
 
-    def apply(self, model: Any, optimizer: torch.optim.Optimizer, lr: float) -> None:
-        """Take the optimizer's step at learning rate `lr` with the accumulated gradient."""
+    def apply(self, model: Any, optimizer: torch.optim.Optimizer, lr: float) -> float:
+        """Take the optimizer's step at learning rate `lr`, and return the gradient's norm before clipping."""
         _, optim = self._engine_and_settings(model)
         self._before_change()
         with self.timed("optimizer_s"):
@@ -137,6 +137,7 @@ class MicroBatchRunner:
             with muon_as(optim, self.device):
                 set_lr(optimizer, lr, optim)
                 self.strategy.optimizer_step(optimizer, model, None)
+        return self.strategy.get_grad_norm(model)
 
     def score_rows(
         self, model: torch.nn.Module, rows: Sequence[Row], names: Mapping[str, type], forward: Forward
@@ -151,9 +152,8 @@ class MicroBatchRunner:
         """
         scores: dict[int, np.ndarray] = {}
         model.eval()
-        shared = isinstance(model, PolicyModel) and model.can_share_prompts
         with torch.no_grad():
-            for indices, micro in self.micro_batches(rows, names, scoring=True, share_prompts=shared):
+            for indices, micro in self.micro_batches(model, rows, names, scoring=True):
                 padded = forward(micro).cpu().numpy()
                 for place, i in enumerate(indices):
                     scores[i] = padded[place, : len(rows[i].token_ids) - 1].copy()

@@ -604,8 +604,7 @@ class Zero3Rank:
 
     def _apply(self, lr: float) -> float:
         """Take the optimizer's step with the accumulated gradient, and return its norm before clipping."""
-        self.runner.apply(self.model, self.optimizer, lr)
-        norm = self.strategy.get_grad_norm(self.model)
+        norm = self.runner.apply(self.model, self.optimizer, lr)
         if self.average and math.isfinite(norm):
             self.average.update()
         return norm

@@ -12,8 +12,7 @@ keeps that slice and adds up nothing. A weight's gradient on a rank is then what
 add up to that of the row. So ZeRO's average over all ranks, scaled as ever by their number
 (algorithms/global_counts.py), is the gradient of the batch.
 
-What ranks add up otherwise (token counts, diagnostics) counts a row once: `counted` is False on all ranks of a group
-but the first."""
+What ranks add up otherwise (token counts, diagnostics) counts a row once, on the first rank of a group: `once`."""
 
 from __future__ import annotations
 
@@ -49,13 +48,9 @@ class SequenceParallel:
         if group:
             AttentionInterface.register(ULYSSES, _Ulysses(group))
 
-    @property
-    def counted(self) -> bool:
-        return self.rank == 0
-
     def once(self, local: torch.Tensor) -> torch.Tensor:
         """`local` on the group's first rank and zeros on its others: to be added up over all ranks."""
-        return local if self.counted else torch.zeros_like(local)
+        return local if self.rank == 0 else torch.zeros_like(local)
 
     def slice(self, row: torch.Tensor) -> torch.Tensor:
         """Return this rank's slice [1, S, ...] of what belongs to the tokens of a row, [1, T, ...]."""

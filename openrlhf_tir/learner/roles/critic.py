@@ -38,7 +38,6 @@ class Critic:
 
     def __init__(self, cfg: Config, strategy: ZeroStrategy, runner: MicroBatchRunner) -> None:
         self.cfg = cfg
-        self.strategy = strategy
         self.runner = runner
         self.lr_at = critic_schedule(cfg)
         model = value_model(cfg, strategy)
@@ -88,8 +87,7 @@ class Critic:
                     )
 
                 summed = self.runner.accumulate(self.engine, self.optimizer, part, FIELDS, objective, last=True)
-                self.runner.apply(self.engine, self.optimizer, lr)
-                norm = self.strategy.get_grad_norm(self.engine)
+                norm = self.runner.apply(self.engine, self.optimizer, lr)
                 if math.isfinite(norm):
                     losses.append(counts.unscale(summed))
                     norms.append(norm)

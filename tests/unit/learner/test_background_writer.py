@@ -107,7 +107,9 @@ def test_a_step_calls_settle_before_the_optimizer_changes_anything():
     from openrlhf_tir.learner.passes import MicroBatchRunner
 
     called = []
-    strategy = SimpleNamespace(device="cpu", optimizer_step=lambda *_: called.append("step"))
+    strategy = SimpleNamespace(
+        device="cpu", optimizer_step=lambda *_: called.append("step"), get_grad_norm=lambda model: 1.0
+    )
     runner = MicroBatchRunner(Config(), strategy, lambda: called.append("settle"))
     runner.apply(object(), SimpleNamespace(param_groups=[]), 0.1)
     assert called == ["settle", "step"]

@@ -89,9 +89,10 @@ ROWS = [Row(np.arange(2, 2 + n)) for n in (5, 5, 6, 7, 8, 8, 9, 20)]
     ],
 )
 def test_passes_without_gradients_have_their_own_bounds_and_those_with_keep_theirs(learner, rollout, asked):
-    runner = learner(rollout=rollout).runner
-    assert [len(indices) for indices, _ in runner.micro_batches(ROWS, {})] == [4, 4]
-    assert [len(indices) for indices, _ in runner.micro_batches(ROWS, {}, scoring=True)] == asked
+    ranked = learner(rollout=rollout)
+    micro_batches = ranked.runner.micro_batches
+    assert [len(indices) for indices, _ in micro_batches(ranked.model, ROWS, {})] == [4, 4]
+    assert [len(indices) for indices, _ in micro_batches(ranked.model, ROWS, {}, scoring=True)] == asked
 
 
 def test_their_bounds_change_no_log_prob(learner):
