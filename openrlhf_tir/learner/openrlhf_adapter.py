@@ -32,6 +32,7 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch.distributed.device_mesh import init_device_mesh
 from transformers.models.auto import auto_factory, configuration_auto
 
+from ..algorithms.losses.is_correction import band
 from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
 from ..config.sections.learner import ALL_LINEAR
@@ -530,12 +531,8 @@ class ZeroStrategy(DeepspeedStrategy):
 
 
 def policy_loss(cfg: Config) -> PolicyLoss:
-    """Return openrlhf's PolicyLoss as configured.
-
-    A single is_correction_threshold is an upper bound, as on openrlhf's command line.
-    """
+    """Return openrlhf's PolicyLoss as configured."""
     advantage = cfg.algo.advantage
-    bounds = advantage.is_correction_threshold
     low, high = cfg.actor.eps_clip_low_high
     return PolicyLoss(
         clip_eps_low=low,
@@ -547,5 +544,5 @@ def policy_loss(cfg: Config) -> PolicyLoss:
         is_correction_level=advantage.is_correction_level,
         is_correction_mode=advantage.is_correction_mode,
         is_correction_gating=advantage.is_correction_gating,
-        is_correction_threshold=(0.0, bounds[0]) if len(bounds) == 1 else bounds,
+        is_correction_threshold=band(advantage.is_correction_threshold),
     )

@@ -32,7 +32,7 @@ class MicroBatchRunner:
     The models are the policy (`PolicyModel`), or the DeepSpeed engine of the critic.
     """
 
-    def __init__(self, cfg: Config, strategy: ZeroStrategy, before_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, cfg: Config, strategy: ZeroStrategy, before_change: Callable[[], None]) -> None:
         """`before_change`: wait until weights and the optimizer's states may change; called before every step."""
         self.cfg = cfg
         self._before_change = before_change

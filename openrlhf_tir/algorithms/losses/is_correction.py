@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     import torch
 
 
+def band(threshold: Sequence[float]) -> Sequence[float]:
+    """Return low and high. A single threshold is the upper bound, as on openrlhf's command line."""
+    return (0.0, threshold[0]) if len(threshold) == 1 else threshold
+
+
 def importance_weights(
     old: torch.Tensor,
     rollout: torch.Tensor,
@@ -46,7 +51,7 @@ def importance_weights(
         Weights [b, L-1], and a scalar.
     """
     seq = level == "seq"
-    low, high = (0.0, threshold[0]) if len(threshold) == 1 else threshold
+    low, high = band(threshold)
     log_ratio = (old - rollout).detach()
     ratio = log_ratio.exp()
     if gating == "ratio":
