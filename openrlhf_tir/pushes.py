@@ -67,17 +67,25 @@ EXPOSED_BUCKETS = 2
 engine pauses."""
 
 
+class Item(NamedTuple):
+    """A tensor of a push as it is announced: its name, safetensors dtype and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
 class ExposedBucket(NamedTuple):
     """Tensors of a push in one buffer of a learner rank, which engine workers on the same device can map.
 
     Attributes:
-        items: (name, safetensors dtype, shape) of each tensor, in the order of the buffer.
+        items: The tensors, in the order of the buffer.
         nbytes: Size of the buffer. It has the layout of `weights/broadcast/stream.py` (place_bucket).
         digest: Digest of names, dtypes, shapes and bytes (weights/ipc/device_digest.py).
         handles: Device -> what a process needs to map the rank's buffer on it (weights/ipc/sharing.py).
     """
 
-    items: list[tuple[str, str, tuple[int, ...]]]
+    items: list[Item]
     nbytes: int
     digest: str
     handles: dict[str, bytes]

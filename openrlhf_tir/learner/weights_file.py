@@ -25,9 +25,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..pushes import BUCKET_BYTES
+from ..pushes import BUCKET_BYTES, Item
 from ..weights import delta
-from ..weights.broadcast.stream import Item
 from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, tensor_hash
 from ..weights.host_bytes import host_bytes
 from ..weights.push_files import SPARE

@@ -38,8 +38,7 @@ def weights(seed: int):
 
 def learner_process(pipe: Connection) -> None:
     """Expose weights on request: (seed, bucket bytes, first bucket, whether a byte is changed afterwards)."""
-    from openrlhf_tir.pushes import EXPOSED_BUCKETS, Exposed
-    from openrlhf_tir.weights.broadcast.stream import Item
+    from openrlhf_tir.pushes import EXPOSED_BUCKETS, Exposed, Item
     from openrlhf_tir.weights.ipc.exposer import Exposer
 
     exposer = Exposer(torch.device("cuda", 0))

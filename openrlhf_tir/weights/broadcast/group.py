@@ -1,6 +1,6 @@
 """A process group of learner rank 0 and the workers of engines, separate from the groups that each of them is in.
 
-    learner      served(...)           opens a TCP store on its node, through which the members find each other
+    learner      Sender.open           serves a TCP store on its node, through which the members find each other
     each member  listening(push):      the first time: wait until all members are there, or name those that are missing;
                                        then connect them, by gloo or NCCL
                      start(buffer), join()   broadcast a buffer from rank 0 to all
@@ -31,7 +31,6 @@ import torch.distributed as dist
 from ...errors import InfraError
 from ...pushes import BroadcastRendezvous
 from ...waiting.deadlines import LONGEST_BUCKET_S
-from ..rendezvous import served_store
 
 SETTING = f"min(timeouts.push_s / 10, {LONGEST_BUCKET_S:g} s)"
 """Where the deadline of an operation comes from (deadlines.broadcast_deadline), for messages."""
@@ -47,30 +46,11 @@ class BroadcastTorn(InfraError):
     reason = "broadcast_torn"
 
 
-def served(backend: str, address: str, receivers: int, deadline_s: float) -> tuple[BroadcastRendezvous, dist.TCPStore]:
-    """Open a store that listens on `address` only, at a free port, as long as a reference to it exists.
-
-    Args:
-        backend: "gloo" or "nccl".
-        address: An address of this node.
-        receivers: Number of workers that will join.
-        deadline_s: Deadline in seconds of each operation.
-
-    Returns:
-        What the workers need to join, and the store.
-
-    Raises:
-        OSError: The address is not this node's.
-    """
-    store = served_store(address, timedelta(seconds=deadline_s))
-    return BroadcastRendezvous(backend, address, store.port, receivers, deadline_s), store
-
-
 def member(meeting: BroadcastRendezvous, rank: int, store: dist.Store | None = None) -> Group:
     """Return this process's member of the group. The members connect when the first push begins.
 
     Args:
-        meeting: What `served` returned.
+        meeting: What `Sender.open` returned.
         rank: This process's rank; the learner is 0.
         store: Rank 0 passes the store that it opened; others connect to it.
     """

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-
-import torch.distributed as dist
+from datetime import timedelta
 
 from ...errors import InfraError
-from ...pushes import BroadcastRendezvous, BroadcastResult
-from .group import BroadcastTorn, Group, member, served
-from .stream import Item, Tensors, send
+from ...pushes import BroadcastRendezvous, BroadcastResult, Item
+from ..rendezvous import served_store
+from .group import BroadcastTorn, Group, member
+from .stream import Tensors, send
 
 
 class Sender:
     """Rank 0 of one group at a time. After a fault, `open` opens another group."""
 
     def __init__(self) -> None:
-        self._meeting: BroadcastRendezvous | None = None
-        self._store: dist.TCPStore | None = None
         self._group: Group | None = None
         self._sending: str | None = None
         self._ended: tuple[str, str] = ("", "")
@@ -40,12 +38,14 @@ class Sender:
         """
         self.close()
         try:
-            self._meeting, self._store = served(backend, address, receivers, deadline_s)
+            store = served_store(address, timedelta(seconds=deadline_s))
         except (OSError, RuntimeError) as error:
             raise InfraError(
                 f"Learner rank 0 cannot listen on {address} for the engines of a broadcast: {error}."
             ) from error
-        return self._meeting
+        meeting = BroadcastRendezvous(backend, address, store.port, receivers, deadline_s)
+        self._group = member(meeting, 0, store)
+        return meeting
 
     def send(self, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> BroadcastResult:
         """Send a push to all members.
@@ -58,11 +58,9 @@ class Sender:
         Returns:
             The digest of what was sent, or the fault. Errors of gathering are raised as they are.
         """
+        group = self._group
+        assert group is not None, "open() comes first"
         try:
-            assert self._meeting is not None, "open() comes first"
-            if self._group is None:
-                self._group = member(self._meeting, 0, self._store)
-            group = self._group
             self._sending = push
             if self._ended[0] == push:
                 group.end(self._ended[1])
@@ -83,5 +81,3 @@ class Sender:
         if self._group is not None:
             self._group.close()
         self._group = None
-        self._store = None
-        self._meeting = None

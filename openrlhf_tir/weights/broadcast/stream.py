@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...pushes import BroadcastResult
+from ...pushes import BroadcastResult, Item
 from ..digest import ITEM_BYTES, chunk_hash, chunks, combine, hashing_threads, tensor_hash
 from ..host_bytes import aligned, host_bytes
 from .group import Group
@@ -29,19 +29,6 @@ TORCH = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 Tensors = list[tuple[str, torch.Tensor]]
-
-
-class Item(NamedTuple):
-    """A tensor that is announced. `dtype` is its safetensors name."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the tensor in bytes."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 class Placement(NamedTuple):
@@ -57,9 +44,15 @@ def place_bucket(bucket: Sequence[Item]) -> tuple[list[Placement], int]:
     offset = 0
     placements = []
     for item in bucket:
-        placements.append(Placement(item, slice(offset, offset + item.nbytes)))
-        offset += aligned(item.nbytes)
+        size = nbytes(item)
+        placements.append(Placement(item, slice(offset, offset + size)))
+        offset += aligned(size)
     return placements, offset
+
+
+def nbytes(item: Item) -> int:
+    """Return the size of a tensor in bytes."""
+    return math.prod(item.shape) * ITEM_BYTES[item.dtype]
 
 
 def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> BroadcastResult:
@@ -86,7 +79,7 @@ def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: I
             buffer = torch.empty(size, dtype=torch.uint8, device=group.device)
             for (item, part), (_, tensor) in zip(placements, tensors, strict=True):
                 buffer[part].copy_(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
-                assert buffer[part].numel() == item.nbytes
+                assert buffer[part].numel() == nbytes(item)
             if sending:
                 group.join()
             group.start(buffer)
@@ -98,7 +91,7 @@ def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: I
             group.join()
         digest = hashes.digest()
         group.forget(push)
-    return BroadcastResult(digest, sum(item.nbytes for bucket in buckets for item in bucket))
+    return BroadcastResult(digest, sum(nbytes(item) for bucket in buckets for item in bucket))
 
 
 def receive(group: Group, push: str, load: Callable[[Tensors], None]) -> BroadcastResult:
@@ -125,7 +118,7 @@ def receive(group: Group, push: str, load: Callable[[Tensors], None]) -> Broadca
             hashes.add(buffer, placements, pool)
             load([(item.name, buffer[part].view(TORCH[item.dtype]).view(item.shape)) for item, part in placements])
         digest = hashes.digest()
-    return BroadcastResult(digest, sum(item.nbytes for bucket in buckets for item in bucket))
+    return BroadcastResult(digest, sum(nbytes(item) for bucket in buckets for item in bucket))
 
 
 def _received(group: Group, buckets: Sequence[Sequence[Item]]) -> Iterator[tuple[list[Placement], torch.Tensor]]:
@@ -163,7 +156,7 @@ class _Hashes:
         [data] = host_bytes([buffer])
         self._pending.append(
             [
-                (item, [pool.submit(chunk_hash, data[part][chunk]) for chunk in chunks(item.nbytes)])
+                (item, [pool.submit(chunk_hash, data[part][chunk]) for chunk in chunks(nbytes(item))])
                 for item, part in placements
             ]
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import torch
 import xxhash
 
+from ...pushes import Item
 from ..bits import position_sums
 
 
@@ -27,12 +28,11 @@ def word_sums(buffer: torch.Tensor) -> torch.Tensor:
     return position_sums([buffer.view(torch.int64)], buffer.device)
 
 
-def bucket_digest(items: Iterable[tuple[str, str, Sequence[int]]], sums: Sequence[int]) -> str:
+def bucket_digest(items: Iterable[Item], sums: Sequence[int]) -> str:
     """Return the digest of a bucket.
 
     Args:
-        items: (name, safetensors dtype, shape) of each tensor.
+        items: Its tensors.
         sums: The sums of its buffer (`word_sums`), as numbers.
     """
-    names = [[name, dtype, list(shape)] for name, dtype, shape in items]
-    return xxhash.xxh3_128_hexdigest(json.dumps([names, [int(value) for value in sums]]).encode())
+    return xxhash.xxh3_128_hexdigest(json.dumps([list(items), [int(value) for value in sums]]).encode())

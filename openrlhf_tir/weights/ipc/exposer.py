@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ...pushes import EXPOSED_BUCKETS, Exposed, ExposedBucket
-from ..broadcast.stream import Item, Tensors, place_bucket
+from ...pushes import EXPOSED_BUCKETS, Exposed, ExposedBucket, Item
+from ..broadcast.stream import Tensors, nbytes, place_bucket
 from ..host_bytes import aligned
 from .device_digest import bucket_digest, word_sums
 from .sharing import cuda_handle, device_name, shared_buffer, synchronise
@@ -71,10 +71,10 @@ class Exposer:
         placements, size = place_bucket(bucket)
         buffer = self._slots[number % EXPOSED_BUCKETS][:size]
         for (item, part), (_, tensor) in zip(placements, tensors, strict=True):
-            aligned_end = part.start + aligned(item.nbytes)
+            aligned_end = part.start + aligned(nbytes(item))
             if aligned_end > part.stop:
                 buffer[part.stop : aligned_end].zero_()  # equal weights must have equal digests
-            if item.nbytes:
+            if nbytes(item):
                 target = buffer[part].view(tensor.dtype).view(tensor.shape)
                 target.copy_(tensor.detach())
         return self._bucket(bucket, buffer, self._handles[number % EXPOSED_BUCKETS])
@@ -90,8 +90,8 @@ class Exposer:
     def _bucket(self, items: Sequence[Item], buffer: torch.Tensor, handle: bytes) -> ExposedBucket:
         sums = word_sums(buffer).tolist()  # waits for the copies as well
         synchronise(self.device)
-        plain = [(item.name, item.dtype, tuple(item.shape)) for item in items]
-        return ExposedBucket(plain, buffer.numel(), bucket_digest(plain, sums), {device_name(self.device): handle})
+        handles = {device_name(self.device): handle}
+        return ExposedBucket(list(items), buffer.numel(), bucket_digest(items, sums), handles)
 
 
 def reason_of(error: BaseException) -> str:

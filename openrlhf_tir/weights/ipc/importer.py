@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ...pushes import ExposedBucket
-from ..broadcast.stream import TORCH, Item, Tensors, place_bucket
+from ...pushes import ExposedBucket, Item
+from ..broadcast.stream import TORCH, Tensors, place_bucket
 from .device_digest import bucket_digest, word_sums
 from .exposer import reason_of
 from .sharing import device_name, mapped, synchronise
@@ -30,7 +30,7 @@ class Importer:
         self.device = device
         self._mapped: dict[bytes, torch.Tensor] = {}
         """The learner's buffers that are mapped here, by their handles."""
-        self._views: dict[bytes, tuple[list[tuple[str, str, tuple[int, ...]]], Tensors]] = {}
+        self._views: dict[bytes, tuple[list[Item], Tensors]] = {}
         """The tensors in each mapped buffer, with the items that they were made for: the same in every push."""
 
     def begin(self, buckets: Sequence[ExposedBucket]) -> None:
@@ -55,7 +55,7 @@ class Importer:
         items, views = self._views.get(handle, ([], []))
         if items == bucket.items and views:
             return views
-        placements, size = place_bucket([Item(name, dtype, tuple(shape)) for name, dtype, shape in bucket.items])
+        placements, size = place_bucket(bucket.items)
         if size != bucket.nbytes:
             raise CannotMap(f"its tensors take {size} bytes, and {bucket.nbytes} were announced")
         views = [(item.name, buffer[part].view(TORCH[item.dtype]).view(item.shape)) for item, part in placements]
@@ -108,6 +108,6 @@ def plain_buckets(buckets: Sequence[ExposedBucket]) -> list[list[Any]]:
 def buckets_of(plain: Sequence[Sequence[Any]]) -> list[ExposedBucket]:
     """Return what `plain_buckets` was given."""
     return [
-        ExposedBucket([(name, dtype, tuple(shape)) for name, dtype, shape in items], *others)
+        ExposedBucket([Item(name, dtype, tuple(shape)) for name, dtype, shape in items], *others)
         for items, *others in plain
     ]

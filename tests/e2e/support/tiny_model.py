@@ -114,7 +114,8 @@ class HfLearner:
 
     def buckets(self, most_bytes: int):
         """Return the weights in buckets as a push makes them: their Items, and [(name, tensor), ...] of each."""
-        from openrlhf_tir.weights.broadcast.stream import TORCH, Item
+        from openrlhf_tir.pushes import Item
+        from openrlhf_tir.weights.broadcast.stream import TORCH
 
         names = {dtype: name for name, dtype in TORCH.items()}
         parts, size = [[]], 0

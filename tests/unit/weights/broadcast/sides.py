@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from openrlhf_tir.pushes import BroadcastRendezvous, BroadcastResult
+from openrlhf_tir.pushes import BroadcastRendezvous, BroadcastResult, Item
 from openrlhf_tir.weights.broadcast.receiver import Receiver
 from openrlhf_tir.weights.broadcast.sender import Sender
-from openrlhf_tir.weights.broadcast.stream import TORCH, Item
+from openrlhf_tir.weights.broadcast.stream import TORCH
 
 NAMES = {dtype: name for name, dtype in TORCH.items()}
 LONG = 300.0

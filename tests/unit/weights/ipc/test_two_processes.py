@@ -10,9 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from openrlhf_tir.pushes import ExposedBucket  # noqa: E402
+from openrlhf_tir.pushes import ExposedBucket, Item  # noqa: E402
 from openrlhf_tir.weights.bits import BLOCK_WORDS  # noqa: E402
-from openrlhf_tir.weights.broadcast.stream import Item  # noqa: E402
 from openrlhf_tir.weights.ipc.device_digest import bucket_digest, word_sums  # noqa: E402
 from openrlhf_tir.weights.ipc.exposer import Exposer  # noqa: E402
 from openrlhf_tir.weights.ipc.importer import CannotMap, Importer, buckets_of, plain_buckets  # noqa: E402

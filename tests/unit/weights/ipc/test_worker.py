@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
+from openrlhf_tir.pushes import Item  # noqa: E402
 from openrlhf_tir.weights import file_backend  # noqa: E402
-from openrlhf_tir.weights.broadcast.stream import Item  # noqa: E402
 from openrlhf_tir.weights.file_backend import FileWeightTransferEngine, WorkerExtension  # noqa: E402
 from openrlhf_tir.weights.ipc.exposer import Exposer  # noqa: E402
 from openrlhf_tir.weights.ipc.importer import plain_buckets  # noqa: E402
