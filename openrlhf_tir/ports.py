@@ -400,19 +400,35 @@ class Prompts(Protocol):
 
 
 class Saves(Protocol):
-    """What a checkpoint needs of a learner; see Learner."""
+    """What a checkpoint needs of a learner."""
 
-    async def save(self, directory: Path) -> None: ...
-    async def written(self) -> Mapping[str, tuple[int, str]]: ...
+    async def save(self, directory: Path) -> None:
+        """Save every rank's share of model, optimizer, scheduler and random state.
+
+        Returns when all ranks have copied theirs to host memory; they write in the background. The call is on its way
+        to the ranks before the first await.
+        """
+
+    async def written(self) -> Mapping[str, tuple[int, str]]:
+        """Wait until every rank's files of the last `save` are safe on disk.
+
+        Returns:
+            Path -> (bytes, XXH3-128 in hexadecimal) of the files that the ranks hashed while they wrote them. The
+            controller hashes the others.
+
+        Raises:
+            OSError: A disk refused.
+        """
 
 
 class Exports(Protocol):
-    """What an export needs of a learner; see Learner."""
+    """What an export needs of a learner."""
 
-    async def export(self, directory: Path) -> None: ...
+    async def export(self, directory: Path) -> None:
+        """Write a directory that transformers loads: weights, config, tokenizer."""
 
 
-class Learner(Protocol):
+class Learner(Saves, Exports, Protocol):
     """All learner ranks as one: cluster/learner_group.py. Every method raises LearnerDied if a rank died."""
 
     version: int
@@ -455,29 +471,8 @@ class Learner(Protocol):
             For each sequence [T-1] float32: the log-prob of every token except the first.
         """
 
-    async def save(self, directory: Path) -> None:
-        """Save every rank's share of model, optimizer, scheduler and random state.
-
-        Returns when all ranks have copied theirs to host memory; they write in the background. The call is on its way
-        to the ranks before the first await.
-        """
-
-    async def written(self) -> Mapping[str, tuple[int, str]]:
-        """Wait until every rank's files of the last `save` are safe on disk.
-
-        Returns:
-            Path -> (bytes, XXH3-128 in hexadecimal) of the files that the ranks hashed while they wrote them. The
-            controller hashes the others.
-
-        Raises:
-            OSError: A disk refused.
-        """
-
     async def load(self, directory: Path) -> int:
         """Restore what `save` wrote, and return the version."""
-
-    async def export(self, directory: Path) -> None:
-        """Write a directory that transformers loads: weights, config, tokenizer."""
 
 
 class Exposes(Learner, Protocol):
