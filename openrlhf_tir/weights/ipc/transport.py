@@ -19,7 +19,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import count
 
 from ...errors import InfraError
@@ -55,10 +55,8 @@ class IpcTransport(Transport):
         self.deadline = deadline
         self.disabled_reason: str | None = None
         """Why nothing is exposed any more; None while it works."""
-        self._engines_tried: set[RemoteEngine] = set()
-        """Engines that have mapped a trial."""
-        self._engines_by_file: set[RemoteEngine] = set()
-        """Engines that cannot map what the learner exposes."""
+        self._can_map: dict[RemoteEngine, bool] = {}
+        """Whether an engine can map what the learner exposes; engines that were not tried yet are missing."""
         self._engines_reached: set[RemoteEngine] = set()
         """Engines to which this version was sent through shared memory, also if that failed: they get a file next."""
         self._file_version: int | None = None
@@ -97,7 +95,7 @@ class IpcTransport(Transport):
         outcomes: Outcomes = {}
         candidates: list[RemoteEngine] = []
         if not self.disabled_reason:
-            candidates = [engine for engine in engines if engine not in self._engines_reached | self._engines_by_file]
+            candidates = self._mapping(engines, self._engines_reached)
             outcomes |= await self._try(candidates)
         if not self.disabled_reason:
             outcomes |= await self._expose(self._mapping(candidates, outcomes), canary)
@@ -107,22 +105,20 @@ class IpcTransport(Transport):
             outcomes |= zip(by_file, await self._send_file(by_file, canary), strict=True)
         return [outcomes[engine] for engine in engines]
 
-    def _mapping(self, engines: Sequence[RemoteEngine], outcomes: Outcomes) -> list[RemoteEngine]:
-        """Return the engines that can map what the learner exposes, without those that have an outcome already."""
-        return [engine for engine in engines if engine not in outcomes and engine not in self._engines_by_file]
+    def _mapping(self, engines: Sequence[RemoteEngine], others: Container[RemoteEngine]) -> list[RemoteEngine]:
+        """Return the engines that can map what the learner exposes, as far as is known, and are not among `others`."""
+        return [engine for engine in engines if engine not in others and self._can_map.get(engine, True)]
 
     async def _try(self, engines: Sequence[RemoteEngine]) -> Outcomes:
         """Let engines that are new here map a few random bytes. Return the errors of those that are lost."""
-        new = [engine for engine in engines if engine not in self._engines_tried]
+        new = [engine for engine in engines if engine not in self._can_map]
         if not new:
             return {}
         trial = await self.learner.expose_trial()
         if trial.fault:
             self._switch_off(f"the learner cannot share its device's memory: {trial.fault}")
             return {}
-        outcomes = await self._map(new, trial)
-        self._engines_tried.update(self._mapping(new, outcomes))
-        return outcomes
+        return await self._map(new, trial)
 
     async def _map(self, engines: Sequence[RemoteEngine], exposed: Exposed) -> Outcomes:
         """Let engines map what is exposed. Note those that cannot, and return the errors of those that are lost."""
@@ -132,8 +128,9 @@ class IpcTransport(Transport):
         for engine, answer in zip(engines, answers, strict=True):
             if isinstance(answer, BaseException):
                 outcomes[engine] = answer
-            elif answer is not None:
-                self._engines_by_file.add(engine)
+                continue
+            self._can_map[engine] = answer is None
+            if answer is not None:
                 log.warning("weights go to %s by file from now on, and not through shared device memory: %s",
                             engine.name, answer)  # fmt: skip
         return outcomes
