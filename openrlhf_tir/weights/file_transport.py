@@ -21,7 +21,7 @@ from ..ports import Learner, RemoteEngine, RolloutEngine
 from ..pushes import Canary, DeltaDigest
 from ..waiting.deadlines import Deadline
 from .push_files import SPARE
-from .transport import Results, Transport, same_weights
+from .transport import Results, Transport
 
 log = logging.getLogger(__name__)
 MAX_SKIPPED = 64
@@ -123,14 +123,11 @@ class FileTransport(Transport):
         changes = None if full else await self._write_delta(version)
         path = self.directory / (f"v{version}.safetensors" if changes is None else f"v{version}.delta")
         digest = changes.digest if changes else await self._measured(version, path, lambda: self.learner.publish(path))
-        if digest == differs_from:
-            raise WeightsUnverified(same_weights(version, digest))
+        await super().take(version, differs_from)
+        self._note_digest(digest)
         old = {file for file in (self.full, self.changes and self.changes[0]) if file and file != path}
         self.full = None if changes else path
         self.changes = (path, changes.link) if changes else None
-        self.version = version
-        self.begun = True
-        self.digest = digest
         # This comes before any engine hears of the push: a node's copy may be the old file itself, and a delta changes
         # the copy in place.
         for file in old:
