@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +78,8 @@ class TorchEngine:
         self._node = NodeCopy(keep=cfg.vllm.pushes_changes)
         self._progress = Progress()
         self._one_push = asyncio.Lock()
-        self._receiver: Receiver | None = None
         self._received = BroadcastResult()
         """The last broadcast that is not in use yet."""
-        self.importer: Importer | None = None
-        """The learner's memory as it is mapped here; None before the first push from there."""
         self._exposed_push: str | None = None
         """The push of which exposed buckets were loaded last."""
         self._new_weights: dict[str, Any] = {}
@@ -182,13 +180,10 @@ class TorchEngine:
 
     async def receive_weights(self, rendezvous: BroadcastRendezvous, first_rank: int, push_id: str) -> BroadcastResult:
         """See RolloutEngine. The weights are kept beside the model: requests go on, and a torn push leaves no trace."""
-        from ..weights.broadcast.receiver import Receiver
-
         async with self._one_push:
-            receiver = self._receiver = self._receiver or Receiver()
             weights: dict[str, torch.Tensor] = {}
             self._received = await asyncio.to_thread(
-                receiver.receive, rendezvous, first_rank, push_id, weights.update, weights.clear
+                self._receiver.receive, rendezvous, first_rank, push_id, weights.update, weights.clear
             )
             self._new_weights = weights
             return self._received
@@ -222,7 +217,6 @@ class TorchEngine:
         """See RolloutEngine."""
         from ..weights.ipc.importer import CannotMap
 
-        self.importer = self.importer or self._new_importer()
         try:
             await asyncio.to_thread(self.importer.begin, exposed.buckets)
         except CannotMap as error:
@@ -234,22 +228,29 @@ class TorchEngine:
         from ..weights.ipc.importer import CannotMap
 
         async with self._one_push:
-            importer = self.importer = self.importer or self._new_importer()
             if exposed.push != self._exposed_push:
                 self._exposed_push = exposed.push
                 self._new_weights = {}
             try:
                 for bucket in exposed.buckets:
-                    self._new_weights |= {name: tensor.clone() for name, tensor in importer.tensors(bucket)}
-                importer.check(exposed.buckets)
+                    self._new_weights |= {name: tensor.clone() for name, tensor in self.importer.tensors(bucket)}
+                self.importer.check(exposed.buckets)
             except CannotMap as error:
                 raise WeightsUnverified(f"version {version} cannot be loaded: {error}") from error
-            importer.acknowledge()
+            self.importer.acknowledge()
             if exposed.remaining:
                 return []
             return await self._use(self._new_weights, f"push {exposed.push}", version, canary)
 
-    def _new_importer(self) -> Importer:
+    @cached_property
+    def _receiver(self) -> Receiver:
+        from ..weights.broadcast.receiver import Receiver
+
+        return Receiver()
+
+    @cached_property
+    def importer(self) -> Importer:
+        """The learner's memory as it is mapped here."""
         import torch
 
         from ..weights.ipc.importer import Importer
