@@ -173,7 +173,7 @@ class VllmEngine:
         engine = cls(llm, model, latest, 0, cfg)
         if packs_logprobs(cfg):
             engine.requests.inbox = LogprobInbox.attach(llm)
-        await engine.init_transfer({})
+        await engine.init_transfer()
         if not gpu:
             await within(engine._unresponsive, llm.collective_rpc("draw_on_cpu"), "The change of vLLM's sampler")
             await engine.compute_with(compute_threads(cfg).engine)
@@ -387,11 +387,11 @@ class VllmEngine:
             self._push = Push.LOADING
             return await self._use([ReadBackReport(*report) for _, report in answers], version, canary)
 
-    async def init_transfer(self, info: dict[str, Any]) -> None:
-        """Make vLLM's weight-transfer handshake; `info` is for weights/file_backend.py."""
+    async def init_transfer(self) -> None:
+        """Make vLLM's weight-transfer handshake."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest({}))
 
     async def begin_update(self) -> None:
         """Begin a push, whatever the transport: freeze requests until `finish_update`."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,7 @@ from ..machine.host_allocator import give_back_freed
 from ..pushes import BroadcastRendezvous, BroadcastResult, ExposedBucket, ReadBackReport
 from . import experts_on_cpu
 from .broadcast.receiver import Receiver
-from .checkpoint_names import CheckpointNames
+from .checkpoint_names import CheckpointNames, Tensors
 from .copy_plan import CopyPlan, CopyRecorder
 from .in_place import loads_in_place
 from .ipc.exposer import reason_of
@@ -50,7 +50,14 @@ log = logging.getLogger(__name__)
 
 
 class WorkerExtension:
-    """Methods that vLLM adds to its worker class. In them `self` is the worker."""
+    """Methods that vLLM adds to its worker class. In them `self` is the worker, which has these attributes."""
+
+    rank: int
+    vllm_config: Any
+    weight_transfer_engine: FileWeightTransferEngine
+    start_weight_update: Callable[[], None]
+    finish_weight_update: Callable[[], None]
+    _weight_update_active: bool
 
     def receive_weights(self, meeting: list[Any], first_rank: int, push: str) -> list[Any]:
         """Take part in a broadcast and return a BroadcastResult as plain values. Raises nothing (see receiver.py).
@@ -60,9 +67,9 @@ class WorkerExtension:
             first_rank: Rank of this engine's first worker in the broadcast.
             push: The identity of the push.
         """
-        engine = self.weight_transfer_engine  # type: ignore[attr-defined]
-        with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
-            return list(engine.received(BroadcastRendezvous(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
+        engine = self.weight_transfer_engine
+        with set_current_vllm_config(self.vllm_config):
+            return list(engine.received(BroadcastRendezvous(*meeting), first_rank + self.rank, push))
 
     def map_exposed(self, buckets: Sequence[Any]) -> str:
         """Map buckets of the learner and check their digests. Raises nothing: other workers' answers would stay.
@@ -74,7 +81,7 @@ class WorkerExtension:
             Why they cannot be read here; empty if they can.
         """
         try:
-            self.weight_transfer_engine.importer.begin(buckets_of(buckets))  # type: ignore[attr-defined]
+            self.weight_transfer_engine.importer.begin(buckets_of(buckets))
         except CannotMap as error:
             return str(error)
         except Exception as error:  # another version of torch or vLLM: there are other ways to push
@@ -93,34 +100,36 @@ class WorkerExtension:
         Returns:
             Seconds of the parts by name, and a ReadBackReport as plain values (None before the last buckets).
         """
-        engine = self.weight_transfer_engine  # type: ignore[attr-defined]
+        engine = self.weight_transfer_engine
         start = time.monotonic()
         exposed = buckets_of(buckets)
         first = engine.exposed_push != push
         whole = first and not remaining
-        if first and self._weight_update_active:  # type: ignore[attr-defined]
+        if first and self._weight_update_active:
             self.begin_again()  # the learner of another push was lost between two buckets
         elif first:
             # A push of several calls cannot be loaded a second time: its first buckets are overwritten by then.
             engine.layer_by_layer = not (whole and engine.can_load_in_place)
-            self.start_weight_update()  # type: ignore[attr-defined]
+            self.start_weight_update()
         begun = time.monotonic()
         self._load_buckets(push, exposed, whole=whole)
+        in_place = not engine.layer_by_layer
         report = None
         if not remaining:
-            self.finish_weight_update()  # type: ignore[attr-defined]
+            self.finish_weight_update()
         engine.importer.acknowledge()
         loaded = time.monotonic()
         if not remaining:
-            report = self._read_back_exposed(push, exposed, whole=whole)
+            report = self._read_back_exposed(push, exposed, in_place=in_place)
             engine.exposed_push = None
+            engine.pushed = None  # else memory that is no longer exposed would be kept mapped
         parts = {"begin": begun - start, "load": loaded - begun, "read_back": time.monotonic() - loaded}
         return [parts, report and list(report)]
 
     def _load_buckets(self, push: str, exposed: list[ExposedBucket], *, whole: bool) -> None:
         """Load buckets. What cannot be written in place is loaded layer by layer instead, if it is the whole push."""
-        engine = self.weight_transfer_engine  # type: ignore[attr-defined]
-        with set_current_vllm_config(self.vllm_config), torch.no_grad():  # type: ignore[attr-defined]
+        engine = self.weight_transfer_engine
+        with set_current_vllm_config(self.vllm_config), torch.no_grad():
             try:
                 engine.load_exposed(push, exposed, whole=whole)
             except Exception:
@@ -132,20 +141,20 @@ class WorkerExtension:
                 engine.start_weight_update()
                 engine.load_exposed(push, exposed, whole=whole)
 
-    def _read_back_exposed(self, push: str, exposed: list[ExposedBucket], *, whole: bool) -> ReadBackReport:
+    def _read_back_exposed(self, push: str, exposed: list[ExposedBucket], *, in_place: bool) -> ReadBackReport:
         """Read the model back, and check that the learner's memory still is what was announced.
 
         Weights that were written in place and are not held are loaded once more, layer by layer. So a model whose
         loader needs more than `loads_in_place` knows costs a push some time and no engine.
         """
-        engine = self.weight_transfer_engine  # type: ignore[attr-defined]
+        engine = self.weight_transfer_engine
         report = engine.read_back()
-        if report.fault and engine.wrote_in_place and whole:
+        if report.fault and in_place:
             log.warning("Weights are loaded layer by layer from now on: written in place, %s", report.fault)
             engine.load_in_place_no_more()
-            self.start_weight_update()  # type: ignore[attr-defined]
+            self.start_weight_update()
             self._load_buckets(push, exposed, whole=True)
-            self.finish_weight_update()  # type: ignore[attr-defined]
+            self.finish_weight_update()
             engine.importer.acknowledge()
             report = engine.read_back()
         engine.importer.check(exposed)
@@ -153,20 +162,17 @@ class WorkerExtension:
 
     def begin_again(self) -> None:
         """Prepare the model for another push after one that ended between two of its buckets."""
-        with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
-            self.weight_transfer_engine.undo()  # type: ignore[attr-defined]
+        with set_current_vllm_config(self.vllm_config):
+            self.weight_transfer_engine.undo()
 
     def read_back(self) -> list[Any]:
         """Compare what this worker's model holds with the last push; return a ReadBackReport as plain values."""
-        return list(self.weight_transfer_engine.read_back())  # type: ignore[attr-defined]
+        return list(self.weight_transfer_engine.read_back())
 
 
 @dataclass
 class FileInit(WeightTransferInitInfo):
-    """Options of the backend."""
-
-    repack_lm_head: bool = True
-    """False only in the test that shows which fault the canary finds."""
+    """Options of the backend: none."""
 
 
 @dataclass
@@ -183,9 +189,9 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     init_info_cls = FileInit
     update_info_cls = FileUpdate
     repack_lm_head = True
+    """False while benchmarks/canary builds in the fault that the head keeps its packed copy."""
 
     def init_transfer_engine(self, init_info: FileInit) -> None:
-        self.repack_lm_head = init_info.repack_lm_head
         _ = self.readback  # created here, while the model still holds what it loaded from disk
 
     @cached_property
@@ -203,16 +209,12 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
 
     layer_by_layer = True
     """False while a push writes into the tensors that compute."""
-    wrote_in_place = False
-    """True if the last push did."""
     exposed_push: str | None = None
     """The push of which exposed buckets are being loaded; None if there is none."""
-    _exposed: dict[str, torch.Tensor] | None = None
-    """The tensors of a push that is mapped as a whole, for its read-back."""
+    pushed: Callable[[], Tensors] | None = None
+    """Returns the tensors of the last push for its read-back; None if only their checksums are noted."""
     _copy_plan: CopyPlan | None = None
     """What the loader copied in the last push that it wrote in place; None if that is not all it does."""
-    path: str | None = None
-    """The file of the last push; None if it came otherwise."""
 
     @cached_property
     def readback(self) -> ReadBack:
@@ -252,12 +254,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         return report
 
     def _read_back(self) -> ReadBackReport:
-        if self._exposed is not None:
-            exposed, self._exposed = self._exposed, None
-            return self.readback.compare(exposed.items())
-        if self.path is None:
-            return self.readback.compare_noted()
-        return self.readback.compare(self.names(_tensors(self.path)))
+        return self.readback.compare_noted() if self.pushed is None else self.readback.compare(self.pushed())
 
     def start_weight_update(self) -> None:
         _ = self.readback  # created before the first push, if `init_transfer_engine` was not called
@@ -265,10 +262,9 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
             initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdate) -> None:
-        self.path = update_info.path
-        self._exposed = None
+        self.pushed = lambda: self.names(_tensors(update_info.path))
         self._copy_plan = None  # else memory which is no longer exposed would be kept mapped
-        self.model.load_weights(self.names(_tensors(update_info.path)))
+        self.model.load_weights(self.pushed())
 
     def received(self, meeting: BroadcastRendezvous, rank: int, push: str) -> BroadcastResult:
         """Take part in a broadcast. It may be repeated between start_weight_update and finish_weight_update."""
@@ -288,15 +284,13 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         if whole:
             mapped = (pair for bucket in exposed for pair in self.importer.tensors(bucket))
             tensors = list(self.names(mapped))
-            self.path = None
-            self._exposed = dict(tensors)
+            self.pushed = lambda: tensors
             if self.layer_by_layer:
                 with disable_mtp_completeness_check():
                     self.model.load_weights(iter(tensors))
             else:
                 self._write_in_place(tensors)
             return
-        self._exposed = None
         self.importer.check(exposed)
         for bucket in exposed:
             self._load([(name, tensor.clone()) for name, tensor in self.importer.tensors(bucket)])
@@ -317,8 +311,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         self._copy_plan = CopyPlan.of(tensors, recorder.copies)
 
     def _load(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
-        self.path = None
-        self._exposed = None
+        self.pushed = None
         tensors = list(self.names(tensors))
         self.readback.note(tensors)
         # A bucket has only a part of the tensors, so a model with a multi-token prediction head would be incomplete.
@@ -343,8 +336,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         self.start_weight_update()
 
     def finish_weight_update(self) -> None:
-        self.wrote_in_place = not self.layer_by_layer
-        if self.wrote_in_place:
+        if not self.layer_by_layer:
             self.layer_by_layer = True
             return
         finalize_layerwise_reload(self.model, self.model_config)

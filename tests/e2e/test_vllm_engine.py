@@ -17,7 +17,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from benchmarks.canary.faults import all_faults, install
+from benchmarks.canary.faults import PACKED_HEAD, all_faults, install
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.sessions import Sessions
@@ -435,12 +435,13 @@ async def test_the_canary_catches_a_push_that_only_arrives(engine, learner, publ
 async def test_a_push_with_a_tied_head_that_keeps_its_packed_copy_is_not_proved(engine, learner, publisher):
     """Without the re-pack the logits still come from the old embedding; every check before the canary passes."""
     publisher.engines = [target := verdict_only(engine)]
-    await engine.init_transfer({"repack_lm_head": False})
+    install_fault = engine._llm.collective_rpc
+    await install_fault(install, args=(PACKED_HEAD, -1, 3, None, None))
     learner.reset(seed=6)
     assert (await publisher.publish(6)).refused == 1
     assert engine.read_back.differing == ("model.embed_tokens.weight",), "the read-back names the head's tensor"
     assert target.refused
-    await engine.init_transfer({"repack_lm_head": True})
+    await install_fault(install, args=("none", -1, 3, None, None))
     learner.reset(seed=7)
     report = await publisher.publish(7)
     assert report.refused == 0 and report.canary_max_diff <= TOLERANCE
