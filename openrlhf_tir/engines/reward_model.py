@@ -55,7 +55,9 @@ class RewardModel:
                 f" policy ({len(policy_vocabulary)}), and it is given the policy's tokens. Choose a reward model of the"
                 " policy's family."
             )
-        self.mean, self.std = normalisation(cfg, model.config)
+        self.mean, self.std = normalisation(
+            cfg, getattr(model.config, "mean", None), getattr(model.config, "std", None)
+        )
         self.body, self.head = model.base_model.eval(), head
         self.body.to(self.device)
         self.head.to(self.device)
@@ -114,23 +116,21 @@ class RewardModel:
         return ((scores - self.mean) / self.std).tolist()
 
 
-def normalisation(cfg: Config, model_config: Any) -> tuple[float, float]:
+def normalisation(cfg: Config, mean: Any, std: Any) -> tuple[float, float]:
     """Return (mean, standard deviation) by which scores are normalised.
 
-    With reward.normalize_enable they are those that openrlhf's train_rm wrote to the model's config.json, otherwise
-    (0, 1).
+    Without reward.normalize_enable they are (0, 1).
+
+    Args:
+        cfg: The run's configuration.
+        mean: What openrlhf's train_rm wrote to the model's config.json; None if it wrote nothing.
+        std: The same.
 
     Raises:
         ConfigError: The model has none.
     """
     if not cfg.reward.normalize_enable:
         return 0.0, 1.0
-    mean, std = getattr(model_config, "mean", None), getattr(model_config, "std", None)
-    return checked_normalisation(cfg, mean, std)
-
-
-def checked_normalisation(cfg: Config, mean: Any, std: Any) -> tuple[float, float]:
-    """Return mean and std as numbers. Raises ConfigError where the model's config.json lacks one of them."""
     if not (isinstance(mean, int | float) and isinstance(std, int | float) and std):
         raise ConfigError(
             f"reward.normalize_enable needs mean and std in the config.json of {cfg.reward.model_name_or_path}, where"

@@ -33,7 +33,6 @@ class LatestStats:
 
     def __init__(self) -> None:
         self.running = 0
-        self.waiting = 0
         self.kv_usage = 0.0
         self.prefix_tokens = 0
         """Prompt tokens that were looked up in the prefix cache since the engine started."""
@@ -55,7 +54,6 @@ class LatestStats:
         """Take the figures of one engine step; called by vLLM."""
         if scheduler_stats:
             self.running = scheduler_stats.num_running_reqs
-            self.waiting = scheduler_stats.num_waiting_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
             self.prefix_tokens += scheduler_stats.prefix_cache_stats.queries
             self.prefix_hits += scheduler_stats.prefix_cache_stats.hits

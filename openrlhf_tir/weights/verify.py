@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -191,18 +192,12 @@ def evidence(
 
 def shared_prefixes(texts: Sequence[Sequence[int]]) -> list[int]:
     """Return for each text how many tokens it shares with an earlier one from the start."""
-    shared = []
-    for i, text in enumerate(texts):
-        longest = 0
-        for other in texts[:i]:
-            length = 0
-            for a, b in zip(text, other, strict=False):
-                if a != b:
-                    break
-                length += 1
-            longest = max(longest, length)
-        shared.append(longest)
-    return shared
+
+    def shared(text: Sequence[int], other: Sequence[int]) -> int:
+        equal = takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False))
+        return sum(1 for _ in equal)
+
+    return [max((shared(text, other) for other in texts[:i]), default=0) for i, text in enumerate(texts)]
 
 
 def disagreement(evidence: Evidence) -> Disagreement:

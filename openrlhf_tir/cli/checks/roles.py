@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ...config import Config
-from ...engines.reward_model import checked_normalisation
+from ...engines.reward_model import normalisation
 from ...errors import ConfigError
 from ...memory.model_size import config_json
 from .model import model_directory
@@ -43,7 +43,7 @@ def check_roles(cfg: Config) -> list[str]:
         _check_head(path, f"{cfg.ds.value_head_prefix}.weight")
         if cfg.reward.normalize_enable:
             config = config_json(reward)
-            checked_normalisation(cfg, config.get("mean"), config.get("std"))
+            normalisation(cfg, config.get("mean"), config.get("std"))
     return facts
 
 
