@@ -20,9 +20,11 @@ class Progress:
     """Compares the work done at successive heartbeats. Call `check` at each of them."""
 
     def __init__(self, patience: Deadline = PATIENCE, clock: Callable[[], float] = time.monotonic) -> None:
-        self.patience, self._clock = patience, clock
+        self.patience = patience
+        self._clock = clock
         self._done: int | None = None
-        self._since, self._looks = 0.0, 0
+        self._since = 0.0
+        self._looks = 0
 
     def check(self, done: int, *, busy: bool) -> None:
         """Check that a busy engine has done something lately.
@@ -36,7 +38,9 @@ class Progress:
         """
         now = self._clock()
         if not busy or done != self._done:
-            self._done, self._since, self._looks = done, now, 0
+            self._done = done
+            self._since = now
+            self._looks = 0
             return
         self._looks += 1
         if now - self._since >= self.patience.seconds and self._looks >= MIN_LOOKS:

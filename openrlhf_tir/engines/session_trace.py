@@ -95,13 +95,9 @@ class RequestTrace:
         longest = max(self.chains, key=lambda c: c.model_tokens, default=None)
         traj = _trajectory(longest, index, codec) if longest else Trajectory(index, np.zeros(0, np.int32))
         traj.branches = [_trajectory(c, index, codec) for c in self.chains if c is not longest]
-        traj.parts = dict(
-            zip(
-                AGENT_FACTS,
-                map(float, (self.requests, len(self.chains), sum(b.model_tokens for b in traj.branches))),
-                strict=True,
-            )
-        )
+        branch_tokens = sum(branch.model_tokens for branch in traj.branches)
+        facts = (self.requests, len(self.chains), branch_tokens)
+        traj.parts = dict(zip(AGENT_FACTS, map(float, facts), strict=True))
         return traj
 
 
@@ -111,5 +107,6 @@ def _trajectory(chain: Chain, index: int, codec: Codec) -> Trajectory:
         if between:
             traj.segments.append(Segment.of_env(between, codec.decode(between)))
         traj.segments.append(Segment.of_model(completion))
-        traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
+        traj.finish_reason = completion.finish_reason
+        traj.stop_reason = completion.stop_reason
     return traj

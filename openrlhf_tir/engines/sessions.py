@@ -50,7 +50,9 @@ class AgentSession:
 
     def __init__(self, task: Task | None, *, temperature: float, override_sampling: bool, idle_s: float) -> None:
         self.id = uuid.uuid4().hex
-        self.task, self.temperature, self.override_sampling = task, temperature, override_sampling
+        self.task = task
+        self.temperature = temperature
+        self.override_sampling = override_sampling
         self.trace = RequestTrace()
         self.outcome: asyncio.Future[AgentOutcome] = asyncio.get_running_loop().create_future()
         self.taken = False
@@ -117,7 +119,8 @@ class AgentSession:
 
     def left(self) -> None:
         """Put the task back: the agent that took it never received it. The timer stops until another agent takes it."""
-        self.taken, self.override_sampling = False, False
+        self.taken = False
+        self.override_sampling = False
         if self._silence:
             self._silence.cancel()
 
