@@ -150,7 +150,7 @@ class InFlight:
             live.switches.append((live.sampled, version))
 
     def void(self, version: int) -> None:
-        """Mark the requests that have tokens of `version`, whose proof failed and which is pushed again.
+        """Mark the requests that have tokens of `version`, which was not proved before another push.
 
         Call it in a pause, before `switch`.
         """

@@ -128,7 +128,7 @@ class EngineClient:
                     aggregate.add(out, aggregate=True)
                 if live.void:
                     raise EngineError(
-                        f"Request {request_id} has tokens of a push that was not proved; it was pushed again."
+                        f"Request {request_id} has tokens of a push that was not proved, and another one followed."
                     )
                 if out.finished and out.outputs[0].finish_reason != "abort":
                     session.record(prompt_ids, live.completion(out.outputs[0]))

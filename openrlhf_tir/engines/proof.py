@@ -2,8 +2,8 @@
 
     push with a canary -> expect(v)      the engine samples with v, but completions with tokens of v wait here
     canary agrees      -> proved(v)      they are released
-    canary disagrees   -> void()         v is pushed again: they raise WeightsUnverified, and later ones wait
-                          refuse(why)    they raise WeightsUnverified, and so do all later ones
+    another push       -> void()         v was not proved, and is pushed again or replaced: they raise WeightsUnverified
+    canary disagrees   -> refuse(why)    they raise WeightsUnverified, and so do all later ones
 
 So no group reaches the buffer, and no traced session its reward, before the verdict on each of its tokens.
 """
@@ -24,7 +24,7 @@ class ProofGate:
         self.unproved: int | None = None
         self.refused: str | None = None
         self._attempt = 0
-        """Number of pushes that were repeated because their proof failed."""
+        """Number of pushes that another one replaced before they were proved."""
         self._decided = asyncio.Event()
 
     def expect(self, version: int) -> None:
@@ -33,7 +33,8 @@ class ProofGate:
         self._decided.clear()
 
     def void(self) -> None:
-        """Fail the completions that wait: their version is pushed again, and its proof starts from the beginning."""
+        """Fail the completions that wait: another push replaces the one that sampled them."""
+        self.unproved = None
         self._attempt += 1
         self._decided.set()
         self._decided = asyncio.Event()
@@ -62,6 +63,6 @@ class ProofGate:
         while self.refused is None and self.unproved is not None and (versions_T == self.unproved).any():
             await self._decided.wait()
             if attempt != self._attempt:
-                raise WeightsUnverified("The push that sampled this was not proved; the same version was pushed again.")
+                raise WeightsUnverified("The push that sampled this was not proved, and another one followed.")
         if self.refused is not None:
             raise WeightsUnverified(self.refused)

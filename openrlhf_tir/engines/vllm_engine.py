@@ -450,10 +450,10 @@ class VllmEngine:
         self.read_back = merged(reports)
         await asyncio.sleep(max(0.0, self._paused_at + LATE_OUTPUTS_S - time.monotonic()))
         await self.requests.let_arrive()
-        if version == self.proof.unproved:
-            # The first push of this version could not be proved. Its tokens have the same version number, and must not
-            # pass when the second push is proved.
-            self.requests.void(version)
+        if self.proof.unproved is not None:
+            # The push before was not proved: it is repeated, or the learner died before it had scored it. What was
+            # sampled with it must not pass when this one is proved, whose version may be the same.
+            self.requests.void(self.proof.unproved)
             self.proof.void()
         self.requests.switch(version)
         if canary is not None and self.read_back.fault:

@@ -109,7 +109,7 @@ class VllmRequests(InFlight):
         self.check()
         if live.void:
             raise WeightsUnverified(
-                f"Request {request_id} has tokens of a push that was not proved; the same version was pushed again."
+                f"Request {request_id} has tokens of a push that was not proved, and another one followed."
             )
         completion = live.completion(final.outputs[0])
         if self._returns_experts and completion.experts is None and completion.finish_reason != "abort":

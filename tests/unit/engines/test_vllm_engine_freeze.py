@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import numpy as np
 import pytest
 
 from openrlhf_tir.config import Config
@@ -229,6 +230,24 @@ async def test_a_push_that_failed_leaves_an_engine_that_no_resume_thaws(engine, 
     engine.broken = "the worker died"
     await engine.resume()
     assert llm.frozen
+
+
+@pytest.mark.parametrize("next_version", [1, 2])
+async def test_the_proof_of_a_push_releases_nothing_of_one_before_it_that_was_never_proved(engine, next_version):
+    """A second attempt; and another version, of a learner that started again after it died before it had scored."""
+    await engine.begin_update()
+    await engine.finish_update(1, CANARY)
+    with engine.requests.track("running") as running:
+        running.token_ids = [5]
+        waiting = asyncio.create_task(engine.proof.passed(np.array([1])))
+        await asyncio.sleep(0)
+        await engine.begin_update()
+        await engine.finish_update(next_version, CANARY)
+        await engine.confirm_weights(next_version)
+        assert running.void
+    with pytest.raises(WeightsUnverified):
+        await waiting
+    await engine.proof.passed(np.array([next_version]))
 
 
 MEETING = BroadcastRendezvous("gloo", "127.0.0.1", 1, 2, 60.0)
