@@ -202,15 +202,14 @@ class WeightPublisher:
             trials = [Trial(engine) for engine in engines]
             for number in range(len(self.rounds)):
                 await self._score(trials, number, await self._sampled([t.engine for t in trials], number))
-            answered = [t for t in trials if t.disagreement is not None]
-            for t in answered:
-                assert t.disagreement is not None
+            answered = [(t, t.disagreement) for t in trials if t.disagreement is not None]
+            for t, found in answered:
                 # There is no reference to compare with yet, only the ceiling.
-                if max(t.disagreement.level, t.disagreement.most / OUTLIER) <= CEILING:
+                if max(found.level, found.most / OUTLIER) <= CEILING:
                     t.end(Outcome.PROVED)
                 else:
-                    t.end(Outcome.DISAGREES, f"{t.engine.name} and the learner differ by {t.disagreement}")
-            refused = [t for t in answered if t.refused]
+                    t.end(Outcome.DISAGREES, f"{t.engine.name} and the learner differ by {found}")
+            refused = [t for t, _ in answered if t.refused]
             if answered and len(refused) == len(answered):
                 raise ConfigError(
                     f"{refused[0].why} on the weights that both loaded from disk. More than {CEILING:g} nats cannot"
@@ -225,7 +224,7 @@ class WeightPublisher:
                 raise WeightsUnverified(
                     f"0 of {len(trials)} engines answered the canary ({reasons}). See the actors' logs."
                 )
-            self.reference.accepted([t.disagreement.level for t in answered if t.disagreement and not t.refused])
+            self.reference.accepted([found.level for t, found in answered if not t.refused])
             return self.reference
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
