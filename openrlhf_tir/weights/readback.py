@@ -45,7 +45,7 @@ from typing import Any
 import torch
 
 from ..pushes import ReadBackReport
-from .bits import Checksum, checksum, differs_on_device, has_equal_values, same_checksum
+from .bits import Checksum, checksum, differs_on_device, has_equal_values
 from .coverage import modules_without_tensor
 from .model_places import Copy, Key, ModelPlaces, Place
 from .packed_columns import PackedColumns
@@ -78,24 +78,17 @@ class _WithChecksums:
         self._device = device
 
     def differs(self, place: Place, held: torch.Tensor, sent: Mapping[Copy, Checksum]) -> torch.Tensor | None:
-        noted = self._noted_for(place, held, sent)
-        if noted is None or isinstance(noted[1], str):
+        if place.copy not in sent:
             return None
-        _, sums = checksum(held, self._device, held.dtype)
-        return (sums != noted[1]).any()
+        shape, noted = sent[place.copy]
+        if shape != tuple(held.shape):
+            return None  # loading has changed the tensor
+        _, found = checksum(held, self._device, held.dtype)
+        return (found != noted).any()
 
     def is_equal(self, place: Place, held: torch.Tensor, sent: Mapping[Copy, Checksum]) -> bool | None:
-        noted = self._noted_for(place, held, sent)
-        if noted is None:
-            return None
-        return same_checksum(checksum(held, self._device, held.dtype), noted)
-
-    def _noted_for(self, place: Place, held: torch.Tensor, sent: Mapping[Copy, Checksum]) -> Checksum | None:
-        """Return the checksum for a place; None if there is none, or if loading has changed the tensor's shape."""
-        noted = sent.get(place.copy)
-        if noted is None or noted[0] != tuple(held.shape):
-            return None
-        return noted
+        differs = self.differs(place, held, sent)
+        return None if differs is None else not differs.item()
 
 
 _Comparison = _WithTensors | _WithChecksums
