@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ..types import Completion
 from .busy import BusyMeter
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Live:
     """One request that is being answered, either streamed (`extend`) or read as a whole at its end (`follow`)."""
 
@@ -127,6 +128,8 @@ class InFlight:
         """Number of switches to a version that was not newer. After one, a version number can mean other weights."""
         self.busy = BusyMeter()
         self._live: set[Live] = set()
+        self._ended: WeakSet[Live] = WeakSet()
+        """Requests that have ended and that somebody keeps, as an agent's session does."""
         self._finished_tokens = 0
 
     @contextmanager
@@ -139,6 +142,7 @@ class InFlight:
             yield live
         finally:
             self._live.discard(live)
+            self._ended.add(live)
             self.busy.leave()
             self._finished_tokens += live.sampled
 
@@ -154,7 +158,7 @@ class InFlight:
 
         Call it in a pause, before `switch`.
         """
-        for live in self._live:
+        for live in (*self._live, *self._ended):
             begun = next((sampled for sampled, of in live.switches if of == version), None)
             if begun is not None and live.sampled > begun:
                 live.void = True

@@ -132,6 +132,7 @@ class EngineClient:
                     )
                 if out.finished and out.outputs[0].finish_reason != "abort":
                     session.record(prompt_ids, live.completion(out.outputs[0]))
+                    session.trace.sampled.append(live)
                 if output_kind is RequestOutputKind.DELTA:
                     yield out
                 elif output_kind is RequestOutputKind.CUMULATIVE or out.finished:

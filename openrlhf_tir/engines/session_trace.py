@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..errors import WeightsUnverified
 from ..ports import Codec
 from ..types import Completion, Segment, Trajectory
+from .in_flight import Live
 
 AGENT_FACTS = ("requests", "chains", "branch_tokens")
 """Parts of every traced trajectory: requests and chains of its session, and tokens sampled in its branches."""
@@ -70,6 +72,8 @@ class RequestTrace:
     requests: int = 0
     first_version: int | None = None
     """Version that sampled the first token; None before that."""
+    sampled: list[Live] = field(default_factory=list)
+    """The requests as the engine tracks them, which knows whose tokens turned out void."""
 
     def add(self, prompt_ids: Sequence[int], completion: Completion) -> None:
         """Add an answered request to the longest chain that it continues, or to a new one."""
@@ -91,7 +95,12 @@ class RequestTrace:
         Args:
             index: Index of the trajectory in its group.
             codec: Decodes environment tokens to text.
+
+        Raises:
+            WeightsUnverified: A push that sampled some of its tokens was not proved, and another one followed.
         """
+        if any(request.void for request in self.sampled):
+            raise WeightsUnverified("A session has tokens of a push that was not proved, and another one followed.")
         longest = max(self.chains, key=lambda c: c.model_tokens, default=None)
         traj = _trajectory(longest, index, codec) if longest else Trajectory(index, np.zeros(0, np.int32))
         traj.branches = [_trajectory(c, index, codec) for c in self.chains if c is not longest]

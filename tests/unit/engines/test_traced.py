@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openrlhf_tir.engines.in_flight import InFlight
 from openrlhf_tir.engines.session_trace import RequestTrace
 from openrlhf_tir.engines.sessions import CURRENT, AgentOutcome, SessionGone, Sessions
 from openrlhf_tir.errors import WeightsUnverified
@@ -228,6 +229,29 @@ async def test_a_trajectory_waits_for_the_proof_of_its_weights(agents, proof):
     proof.decided.set()
     with pytest.raises(WeightsUnverified):
         await running
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_an_answer_of_a_push_that_was_not_proved_costs_the_session_also_if_the_next_push_is_proved(
+    agents, is_lost
+):
+    """The agent had its answer before the verdict, and the version that was pushed again has the same number."""
+    running = asyncio.create_task(agents.run(TASK, 2))
+    session = await agents.take(1)
+    requests = InFlight(2)
+    with requests.track("a") as live:
+        live.token_ids = [7]
+        requests.switch(3)
+        live.token_ids = [7, 8] if is_lost else [7]
+    session.record([0], sampled(*live.token_ids))
+    session.trace.sampled.append(live)
+    requests.void(3)
+    session.end(AgentOutcome(1.0))
+    if is_lost:
+        with pytest.raises(WeightsUnverified):
+            await running
+    else:
+        assert (await running).reward == 1.0
 
 
 async def test_tasks_are_taken_in_order_and_one_whose_group_was_given_up_is_not_offered(agents):
