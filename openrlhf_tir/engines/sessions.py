@@ -115,7 +115,8 @@ class AgentSession:
         """Restart the timer of `idle_s` seconds after a sign of life."""
         if self._silence:
             self._silence.cancel()
-        self._silence = asyncio.get_running_loop().call_later(self._idle_s, self._silent)
+        if not self.outcome.done():
+            self._silence = asyncio.get_running_loop().call_later(self._idle_s, self._silent)
 
     def left(self) -> None:
         """Put the task back: the agent that took it never received it. The timer stops until another agent takes it."""

@@ -4,6 +4,8 @@ made up by hand."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -146,6 +148,17 @@ async def test_silence_ends_a_session_but_not_while_a_request_is_being_answered(
         await asyncio.sleep(0.05)
         assert not session.outcome.done()
     assert (await asyncio.wait_for(session.outcome, 60)).failed == "agent_lost"
+
+
+async def test_a_session_that_is_closed_while_it_is_answered_is_not_kept_by_its_timer():
+    sessions = Sessions(idle_s=60)
+    session = sessions.open(TASK)
+    with session.request():
+        sessions.close(session)
+    kept = weakref.ref(session)
+    del session
+    gc.collect()
+    assert kept() is None
 
 
 async def test_an_ended_session_takes_no_more_tokens_and_is_not_found():
