@@ -27,6 +27,7 @@ from torch import nn
 
 from ..pushes import BUCKET_BYTES, Item
 from ..weights import delta
+from ..weights.broadcast.stream import TORCH
 from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, tensor_hash
 from ..weights.host_bytes import host_bytes
 from ..weights.push_files import SPARE
@@ -36,14 +37,7 @@ from .pushes.last_push import LastPush
 
 END = ""
 """Key of the end of the last tensor among the offsets by tensor name."""
-DTYPES = {
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.bool: "BOOL",
-}
+DTYPES = {dtype: name for name, dtype in TORCH.items()}
 """safetensors' names of the dtypes."""
 Buckets = Iterator[list[tuple[Weight, torch.Tensor]]]
 """Buckets of gathered tensors. Those of a bucket are valid until the next bucket is requested."""
