@@ -22,7 +22,7 @@ from .fault_parts import SleepingEngine, runner
 class EmulatedActor(RolloutActor):
     """A rollout actor's process without a model. `cfg.rollout.max_wait_ms` is the engine's time per segment."""
 
-    async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
+    async def start(self, cfg: Config, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         owner = ray.get_runtime_context().get_actor_id()
         self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=owner)
         self.runner = runner(cfg, self.envs, cfg.rollout.max_wait_ms / 1000, self.name)

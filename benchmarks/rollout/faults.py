@@ -204,7 +204,7 @@ async def measure_kill(directory: Path) -> dict:
         raise RuntimeError(f"group {prompt} never came back")
 
     with fault_server(directory) as url, ray_session(cfg):
-        pool = await EnginePool(cfg, "", {"echo": [url]}, EmulatedActor).start()
+        pool = await EnginePool(cfg, {"echo": [url]}, EmulatedActor).start()
         victim = pool.members[0]
         pid = await victim.actor.pid.remote()
         rolling = [asyncio.create_task(roll(pool, i)) for i in range(34)]

@@ -166,7 +166,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     await services.learner.export(base.directory)
     # Engines that start from now on load the weights that the others hold.
     services.pool.detach_prover(publisher.join)
-    services.pool.model = str(base.directory)
+    services.pool.cfg = base.config(base.directory)
     await publisher.close()
     sampled, greedy = measured[-1]
     record = lessons.record(base.taught, base.seed) | {"sampled": asdict(sampled), "greedy": asdict(greedy)}

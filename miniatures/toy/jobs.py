@@ -32,7 +32,7 @@ def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:
         base.prepare()
         cold = base.config(base.init)
         inputs = load_inputs(cold)
-        async with running_services(cold, model=str(base.init)) as services:
+        async with running_services(cold) as services:
             await make_base(services, base, inputs)
             services.console.print(f"base model: {base.directory}", soft_wrap=True)
         return base.directory
@@ -48,14 +48,14 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
         rl = base.config(base.directory)
         if base.ready:
             inputs = load_inputs(rl)
-            async with running_services(rl, model=str(base.directory)) as services:
+            async with running_services(rl) as services:
                 return await run_training(services, rl, inputs, setup_s=setup_s)
         started = time.monotonic()
         with heartbeat.doing("making problems and a model of random weights"):
             base.prepare()
         cold = base.config(base.init)
         inputs = load_inputs(cold)
-        async with running_services(cold, model=str(base.init)) as services:
+        async with running_services(cold) as services:
             figures = HeldOut.of(*await make_base(services, base, inputs))
             async with services.learning():
                 await services.learner.reload(rl)

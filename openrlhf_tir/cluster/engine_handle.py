@@ -185,7 +185,6 @@ async def spawn(
     actor_class: type,
     index: int,
     cfg: Config,
-    model: str,
     env_urls: Mapping[str, list[str]],
     on_death: Callable[[EngineHandle, str], None],
     shared: PlacementGroup | None = None,
@@ -198,7 +197,6 @@ async def spawn(
         actor_class: RolloutActor, or a subclass.
         index: The engine's place in the pool.
         cfg: The run's configuration.
-        model: The model that the engine loads.
         env_urls: Environment -> its servers.
         on_death: Called with the handle and a reason when the engine is lost.
         shared: The reservation of the learner ranks, in which the engine takes its place beside rank `index`.
@@ -246,7 +244,7 @@ async def spawn(
             report = await handle.call(RolloutActor.check_node, mark, packages, deadline=deadline)
         handle.clock = Clock(f"node {report.address}")
         handle.clock.record_answer(sent, report.time, time.time())
-        handle.url = await handle.call(RolloutActor.start, cfg, model, env_urls, tokens(cfg), deadline=deadline)
+        handle.url = await handle.call(RolloutActor.start, cfg, env_urls, tokens(cfg), deadline=deadline)
     except BaseException:
         handle.kill()
         raise

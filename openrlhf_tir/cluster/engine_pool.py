@@ -51,7 +51,6 @@ class EnginePool:
     def __init__(
         self,
         cfg: Config,
-        model: str,
         env_urls: Mapping[str, list[str]],
         actor_class: type = RolloutActor,
         shared: PlacementGroup | None = None,
@@ -60,13 +59,11 @@ class EnginePool:
 
         Args:
             cfg: The run's configuration.
-            model: The model that new engines load.
             env_urls: Environment -> its servers.
             actor_class: RolloutActor, or a subclass.
             shared: The reservation of the learner ranks, in which the engines take their places (train.colocate_all).
         """
         self.cfg = cfg
-        self.model = model
         self.env_urls = dict(env_urls)
         self.actor_class = actor_class
         self.shared = shared
@@ -176,9 +173,7 @@ class EnginePool:
 
     async def _spawn(self, index: int) -> EngineHandle:
         options = {} if self.shared is None else {"shared": self.shared}
-        return await spawn(
-            self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.mark_lost, **options
-        )
+        return await spawn(self.actor_class, index, self.cfg, self.env_urls, self.fleet.mark_lost, **options)
 
     def attach_prover(self, prover: Prover) -> None:
         """Set what brings new engines to the current weights and proves them, before they are members.

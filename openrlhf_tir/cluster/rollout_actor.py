@@ -84,12 +84,11 @@ class RolloutActor(MovesResponses):
         await asyncio.to_thread(prove, mark, self.name, address)
         return NodeReport(address, time.time(), node_memory()[1], gpu=None)
 
-    async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
+    async def start(self, cfg: Config, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         """Load the model and open the endpoint.
 
         Args:
             cfg: The run's configuration.
-            model: The model that the engine loads.
             env_urls: Environment -> its servers.
             tokens: Bearer tokens of the endpoint and of the environment servers.
 
@@ -120,6 +119,7 @@ class RolloutActor(MovesResponses):
 
         own_log(cfg.run_dir / "logs" / f"{self.name}.log")
         self.cfg = cfg
+        model = cfg.actor.model_name_or_path
         host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
         port = cfg.rollout.port and cfg.rollout.port + self.index
         if port:

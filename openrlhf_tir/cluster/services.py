@@ -97,7 +97,6 @@ class Services:
 async def running_services(
     cfg: Config,
     *,
-    model: str,
     learner: bool = True,
     beside: asyncio.Future[Any] | None = None,
 ) -> AsyncIterator[Services]:
@@ -105,7 +104,6 @@ async def running_services(
 
     Args:
         cfg: The run's configuration.
-        model: What the engines load first.
         learner: Whether to start the learner.
         beside: What is prepared meanwhile. If it fails, the start is given up at once.
 
@@ -120,7 +118,7 @@ async def running_services(
     async with (
         stoppable(cfg) as signals,
         begun_servers(cfg) as servers,  # they start while Ray does, which blocks this process
-        _running(cfg, model, learner, Console(), signals, servers, beside) as services,
+        _running(cfg, learner, Console(), signals, servers, beside) as services,
     ):
         yield services
 
@@ -128,7 +126,6 @@ async def running_services(
 @asynccontextmanager
 async def _running(
     cfg: Config,
-    model: str,
     learner: bool,
     console: Console,
     signals: StopSignals,
@@ -154,7 +151,7 @@ async def _running(
         async with env_urls(cfg, servers) as urls, rewarding(cfg):
             starting = "starting engines and learner" if learner else "starting engines"
             with console.status(starting), heartbeat.doing(starting):
-                parts = await _unless_fails(beside, _start(cfg, model, urls, learner))
+                parts = await _unless_fails(beside, _start(cfg, urls, learner))
             pool, ranks, time_share, shared = parts
             services = Services(cfg, console, pool, ranks, pss, signals.stop, time_share, shared)
             try:
@@ -171,27 +168,23 @@ ServiceParts = tuple[EnginePool, LearnerGroup | None, GpuTimeShare | None, Place
 """Engines, learner, and, where they are on the same GPUs, whose turn it is there and their reservation."""
 
 
-async def _start(cfg: Config, model: str, urls: Mapping[str, list[str]], learner: bool) -> ServiceParts:
+async def _start(cfg: Config, urls: Mapping[str, list[str]], learner: bool) -> ServiceParts:
     """Start the engines and, if wanted, the learner. If this fails or is cancelled, none of them is left.
 
     They start at the same time where they can, because each mostly imports and loads on its own core.
     """
     if learner and cfg.train.colocate_all:
-        return await _in_turns(cfg, model, urls)
+        return await _in_turns(cfg, urls)
     if learner and cfg.train.share_gpus:
         shared = await _reserve_shared(cfg)
-        pool, ranks = await _all_or_none(
-            EnginePool(cfg, model, urls, shared=shared).start(), LearnerGroup.start(cfg, shared)
-        )
+        pool, ranks = await _all_or_none(EnginePool(cfg, urls, shared=shared).start(), LearnerGroup.start(cfg, shared))
         return pool, ranks, None, shared
     if not learner:
-        return await EnginePool(cfg, model, urls).start(), None, None, None
+        return await EnginePool(cfg, urls).start(), None, None, None
     # The learner's room comes before any engine's: Ray gives each engine the emptiest node, so ranks that need all GPUs
     # of a node would find a part of every node taken.
     reservation = await LearnerGroup.reserve(cfg)
-    pool, ranks = await _all_or_none(
-        EnginePool(cfg, model, urls).start(), LearnerGroup.start(cfg, reserved=reservation)
-    )
+    pool, ranks = await _all_or_none(EnginePool(cfg, urls).start(), LearnerGroup.start(cfg, reserved=reservation))
     return pool, ranks, None, None
 
 
@@ -219,7 +212,7 @@ async def _reserve_shared(cfg: Config) -> PlacementGroup:
     )
 
 
-async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]]) -> ServiceParts:
+async def _in_turns(cfg: Config, urls: Mapping[str, list[str]]) -> ServiceParts:
     """Start engines and learner on the same GPUs, one after the other.
 
     An engine measures the free memory as it starts, and takes its share of that.
@@ -231,7 +224,7 @@ async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]]) -> S
             setting="train.colocate_all",
         )
     shared = await _reserve_shared(cfg)
-    pool = await EnginePool(cfg, model, urls, shared=shared).start()
+    pool = await EnginePool(cfg, urls, shared=shared).start()
     try:
         patience = (
             Deadline.of(cfg, "timeouts.start_s")

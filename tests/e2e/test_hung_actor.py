@@ -55,7 +55,7 @@ async def test_the_work_of_a_stopped_actor_is_done_by_the_others_and_its_process
     cfg = config(tmp_path)
     cfg.run_dir.mkdir()
     with fault_server(tmp_path, delay_s=0.01) as server, ray_session(cfg):
-        pool = EnginePool(cfg, cfg.actor.model_name_or_path, {"echo": [server]}, WithPid)
+        pool = EnginePool(cfg, {"echo": [server]}, WithPid)
         # The silence alone: pushes to healthy engines and their answers have their ordinary time on a starved machine.
         pool.fleet.unresponsive = Deadline(20.0, "the silence of this test")
         pool.fleet.heartbeat_s = 2.0

@@ -30,8 +30,8 @@ STEPS, BATCH, BAD_VERSION = 4, 4, 2
 class DamagesOnePush(RolloutActor):
     """The first actor of the run, once: what it holds after the push of BAD_VERSION is not what was in the file."""
 
-    async def start(self, cfg, model, urls, token):
-        url = await super().start(cfg, model, urls, token)
+    async def start(self, cfg, urls, token):
+        url = await super().start(cfg, urls, token)
         load, mark = self.engine.model.load_state_dict, cfg.run_dir / "damaged"
 
         def damaging(*args, **kwargs):
@@ -82,7 +82,7 @@ async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_s
     inputs = load_inputs(cfg)
     with ray_session(cfg), PssSampler() as pss:
         async with env_urls(cfg) as urls:
-            pool = await EnginePool(cfg, cfg.actor.model_name_or_path, urls, DamagesOnePush).start()
+            pool = await EnginePool(cfg, urls, DamagesOnePush).start()
             services = Services(
                 cfg, Console(), pool, await LearnerGroup.start(cfg), pss, StopRequest(cfg.train.stop_grace_s)
             )

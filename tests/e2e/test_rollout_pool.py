@@ -86,7 +86,7 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
         fault_server(tmp_path, delay_s=0.05) as second,
         ray_session(cfg),
     ):
-        pool = await EnginePool(cfg, "", {"echo": [first]}, EmulatedActor).start()
+        pool = await EnginePool(cfg, {"echo": [first]}, EmulatedActor).start()
         try:
             await killed_with_500_live(cfg, pool, first)
             await moved_and_scaled(pool, first, second)

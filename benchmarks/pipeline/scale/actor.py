@@ -76,7 +76,7 @@ class ScaleActor(RolloutActor):
     workload: Workload
     scale: float
 
-    async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Any) -> str:
+    async def start(self, cfg: Config, env_urls: Mapping[str, list[str]], tokens: Any) -> str:
         from openrlhf_tir.rollout.group_runner import GroupRunner
         from openrlhf_tir.rollout.request_queue import RequestQueue
         from openrlhf_tir.telemetry.trajectories import TrajectoryLog

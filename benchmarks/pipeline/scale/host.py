@@ -121,7 +121,7 @@ class Hosts:
         try:
             with marked(self.cfg.run_dir) as mark:
                 await member.call(RolloutActor.check_node, mark, {}, deadline=deadline)
-            await member.call(RolloutActor.start, self.cfg, "emulated", env_urls, tokens(self.cfg), deadline=deadline)
+            await member.call(RolloutActor.start, self.cfg, env_urls, tokens(self.cfg), deadline=deadline)
         except BaseException:
             member.kill()
             raise

@@ -74,7 +74,7 @@ class Noting(EnginePool):
     processes of their own."""
 
     def __init__(self, cfg: Config, actor_class: type[ScaleActor], hosts: Hosts | None) -> None:
-        super().__init__(cfg, "emulated", {}, actor_class)
+        super().__init__(cfg, {}, actor_class)
         self.hosts = hosts
         self.ran_on: dict[GroupKey, str] = {}
 

@@ -52,7 +52,7 @@ def train(cfg: Config, setup_s: float = 0.0) -> Summary:
             if cfg.train.resume:  # Checked before anything is loaded; run_training prints the result.
                 with heartbeat.doing("reading the prompts"):
                     resumable(cfg, checkpoints_of(cfg), (await inputs).prompts.tasks)
-            async with running_services(cfg, model=cfg.actor.model_name_or_path, beside=inputs) as services:
+            async with running_services(cfg, beside=inputs) as services:
                 with heartbeat.doing("reading the prompts"):
                     known = await inputs
                 return await run_training(services, cfg, known, setup_s=setup_s)
@@ -67,9 +67,8 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
 
     async def go() -> tuple[EvalResult, EvalResult]:
         tasks = load_inputs(cfg, training=False).held_out
-        model = cfg.actor.model_name_or_path
-        async with running_services(cfg, model=model, learner=False) as services:
-            return await evaluate_held_out(services, cfg, tasks, model)
+        async with running_services(cfg, learner=False) as services:
+            return await evaluate_held_out(services, cfg, tasks, cfg.actor.model_name_or_path)
 
     with _progress():
         sampled, greedy = run_job(go())
@@ -101,8 +100,7 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
 
     async def go() -> list[Evaluated]:
         tasks = tasks_of(plan)
-        model = cfg.actor.model_name_or_path
-        async with running_services(cfg, model=model, learner=False) as services:
+        async with running_services(cfg, learner=False) as services:
             return await evaluate_plan(services, plan, tasks)
 
     console = Console()
@@ -149,9 +147,7 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
 
         async def go() -> None:
             task = pick_task(scratch_cfg, question, row)
-            async with running_services(
-                scratch_cfg, model=scratch_cfg.actor.model_name_or_path, learner=False
-            ) as services:
+            async with running_services(scratch_cfg, learner=False) as services:
                 await _play(services, scratch_cfg, task)
 
         run_job(go())
@@ -162,7 +158,7 @@ def serve(cfg: Config) -> None:
     cfg = with_tools(freeze(cfg))
 
     async def go() -> None:
-        async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
+        async with running_services(cfg, learner=False) as services:
             for member in services.pool.members:
                 services.console.print(f"{member.url}/v1", soft_wrap=True, highlight=False)
             services.console.print("serving the model as 'policy', or by its path; Ctrl-C ends it", highlight=False)

@@ -65,7 +65,7 @@ async def test_a_response_that_moves_between_actors_has_the_tokens_of_one_that_s
     cfg = config(tmp_path)
     cfg.run_dir.mkdir()
     with fault_server(tmp_path, delay_s=0.01) as server, ray_session(cfg):
-        pool = await EnginePool(cfg, cfg.actor.model_name_or_path, {"echo": [server]}).start()
+        pool = await EnginePool(cfg, {"echo": [server]}).start()
         try:
             lanes = PoolLanes(pool)
             stayed = await rolled(pool, lanes, 0, moves=False)

@@ -29,9 +29,9 @@ async def test_no_process_of_an_engine_outlives_its_actor(tensor_parallel_size, 
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")  # as on GPUs: the engine is a process of its own
     cfg = tiny_config().model_copy(update={"run_dir": tmp_path / "run"})
     cfg.vllm.tensor_parallel_size = tensor_parallel_size
-    model = str(save_tiny(tmp_path / "model", seed=0))
+    cfg.actor.model_name_or_path = str(save_tiny(tmp_path / "model", seed=0))
     with ray_session(cfg):
-        first = await spawn(EngineActor, 0, cfg, model, {}, lambda member, why: None)
+        first = await spawn(EngineActor, 0, cfg, {}, lambda member, why: None)
         actor = psutil.Process(int(first.url))
         started = actor.children(recursive=True)
         assert engine_processes(actor) and len(workers(actor)) == tensor_parallel_size, [p.cmdline() for p in started]
@@ -39,5 +39,5 @@ async def test_no_process_of_an_engine_outlives_its_actor(tensor_parallel_size, 
         _, alive = psutil.wait_procs(started, timeout=GONE_S)
         assert alive == []
         first.kill()
-        second = await spawn(EngineActor, 1, cfg, model, {}, lambda member, why: None)
+        second = await spawn(EngineActor, 1, cfg, {}, lambda member, why: None)
         await second.stop()

@@ -40,7 +40,7 @@ async def test_an_engine_on_two_gpus_sees_two_though_the_driver_has_none(cluster
     with ray_session(cfg):
         assert has_gpus() and sorted(node.gpus for node in nodes()) == [0, 4]
         assert placement(cfg, nodes())[1] == {"learner rank 0": 1}
-        members = [await spawn(GpuActor, i, cfg, "", {}, lambda member, why: None) for i in range(2)]
+        members = [await spawn(GpuActor, i, cfg, {}, lambda member, why: None) for i in range(2)]
         seen = [member.url.split(",") for member in members]
         assert sorted(device for devices in seen for device in devices) == ["0", "1", "2", "3"]
         assert len(re.findall(r" [01]: \d+\.\d+\.\d+\.\d+", capsys.readouterr().out)) == 2

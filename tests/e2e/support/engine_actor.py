@@ -13,11 +13,11 @@ from openrlhf_tir.cluster.rollout_actor import RolloutActor
 class EngineActor(RolloutActor):
     """A real engine and nothing else; its "URL" is its process id."""
 
-    async def start(self, cfg, model, env_urls, tokens) -> str:
+    async def start(self, cfg, env_urls, tokens) -> str:
         from openrlhf_tir.engines.vllm_engine import VllmEngine
 
         end_children_with_us()
-        self.engine = await VllmEngine.start(model, cfg, index=self.index)
+        self.engine = await VllmEngine.start(cfg.actor.model_name_or_path, cfg, index=self.index)
         return str(os.getpid())
 
     async def stop(self) -> None:
@@ -27,7 +27,7 @@ class EngineActor(RolloutActor):
 class GpuActor(RolloutActor):
     """Loads nothing; its "URL" is what it sees of its node's GPUs."""
 
-    async def start(self, cfg, model, env_urls, tokens) -> str:
+    async def start(self, cfg, env_urls, tokens) -> str:
         return os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
 
     async def stop(self) -> None:

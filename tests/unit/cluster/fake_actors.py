@@ -140,11 +140,11 @@ class FakeCluster:
         monkeypatch.setattr(pool_module, "spawn", self.spawn)
         monkeypatch.setattr("ray.kill", self.kill)
         monkeypatch.setattr("ray.cancel", lambda ref: ref.cancel())
-        self.pool = EnginePool(cfg, "", {})
+        self.pool = EnginePool(cfg, {})
         self.pool.fleet.on_lost = lambda member: None
 
     async def spawn(
-        self, actor_class: type, index: int, cfg: Config, model: str, env_urls: Any, on_death: Callable
+        self, actor_class: type, index: int, cfg: Config, env_urls: Any, on_death: Callable
     ) -> EngineHandle:
         actor = self.actor_class(index)
         self.actors.append(actor)

@@ -84,4 +84,4 @@ def lost(member, why) -> None: ...
 async def spawned(cfg: Config | None = None):
     from openrlhf_tir.cluster.engine_handle import spawn
 
-    return await spawn(object, 0, cfg or Config(), "model", {}, lost)
+    return await spawn(object, 0, cfg or Config(), {}, lost)

@@ -247,7 +247,7 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
             await asyncio.sleep(2.5)  # in the middle of the third step
             cluster.pool.fleet.mark_lost(cluster.pool.members[0], "killed by a test")
         await making
-        assert cluster.pool.prover is None and cluster.pool.model == str(tmp_path / "base")
+        assert cluster.pool.prover is None and cluster.pool.cfg.actor.model_name_or_path == str(tmp_path / "base")
         await cluster.pool.stop()
 
     monkeypatch.setattr(toy, "evaluate_held_out", measure)

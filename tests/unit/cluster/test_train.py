@@ -39,7 +39,7 @@ def session_of(services: type[Apart], directory: Path) -> tuple[Apart, Config]:
     from openrlhf_tir.cluster.engine_pool import EnginePool
 
     cfg = Config.model_validate({"run_dir": directory, "vllm": {"canary_tolerance": 0.1}})
-    pool = EnginePool(cfg, "", {})
+    pool = EnginePool(cfg, {})
     console = Console(file=io.StringIO())
     return services(pool=pool, learner=FakeLearner(), console=console, stop=StopRequest(20.0)), cfg
 
@@ -137,7 +137,7 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
     cfg = Config.model_validate({"run_dir": tmp_path, "ckpt": {"path": "ckpt"}})
     from openrlhf_tir.cluster.engine_pool import EnginePool
 
-    services = Apart(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=EnginePool(cfg, "", {}))
+    services = Apart(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=EnginePool(cfg, {}))
     with pytest.raises(InfraError) as e:
         asyncio.run(
             train.run_training(
@@ -165,7 +165,7 @@ def test_a_run_that_made_no_update_says_that_its_model_is_untrained(train, tmp_p
     cfg = Config.model_validate({"run_dir": tmp_path, "ckpt": {"path": "ckpt"}})
     from openrlhf_tir.cluster.engine_pool import EnginePool
 
-    services = Apart(learner=Exporting(), console=Console(file=io.StringIO(), width=200), pool=EnginePool(cfg, "", {}))
+    services = Apart(learner=Exporting(), console=Console(file=io.StringIO(), width=200), pool=EnginePool(cfg, {}))
     inputs = SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])
     with pytest.raises(InfraError):
         asyncio.run(train.run_training(services, cfg, inputs))

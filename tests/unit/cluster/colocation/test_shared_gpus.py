@@ -44,7 +44,8 @@ def events(ray: Ray, monkeypatch) -> list[str]:
         bundle, gpus = ray.asked[-1]["scheduling_strategy"], ray.asked[-1]["num_gpus"]
 
         async def told(method: str, *args):
-            kind = "rank" if method in ("call", "address") or (method == "start" and len(args) == 3) else "engine"
+            of_rank = method in ("call", "address") or (method == "start" and isinstance(args[1], str))
+            kind = "rank" if of_rank else "engine"
             if method == "start":
                 happened.append(f"{kind} {actor.index} in bundle {bundle} with {gpus:g} GPU starts")
             elif method in ("sleep", "wake", "call"):
@@ -61,7 +62,7 @@ def events(ray: Ray, monkeypatch) -> list[str]:
 async def started(cfg: Config):
     from openrlhf_tir.cluster.services import Services, _in_turns
 
-    pool, ranks, time_share, shared = await _in_turns(cfg, "model", {})
+    pool, ranks, time_share, shared = await _in_turns(cfg, {})
     return Services(cfg, None, pool, ranks, None, None, time_share, shared)
 
 
@@ -127,7 +128,7 @@ def test_one_that_is_asked_for_beyond_the_ranks_has_no_place_and_is_told_so(ray:
 
     async def session() -> None:
         services = await started(config())
-        await spawn(object, 5, config(), "model", {}, lost, shared=services.shared)
+        await spawn(object, 5, config(), {}, lost, shared=services.shared)
 
     with pytest.raises(ClusterFull, match=r" 2 .*train\.colocate_all.*train\.share_gpus.* 5 "):
         run(session())

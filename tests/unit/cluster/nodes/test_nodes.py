@@ -192,7 +192,7 @@ def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
     async def learner_has_no_room():
         ray.ready_s = 1e6
         with pytest.raises(ClusterFull, match=re.escape(str([{"CPU": 8.0, "GPU": 8.0}] * 4))):
-            await _start(cfg, "model", {}, True)
+            await _start(cfg, {}, True)
 
     run(learner_has_no_room())
     assert [(group.bundles[0]["GPU"], group.removed) for group in ray.groups] == [(8.0, True)], "nothing else was asked"
@@ -200,7 +200,7 @@ def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
 
     ray.ready_s = 1.0
     ray.groups.clear()
-    pool, ranks, *_ = run(_start(cfg, "model", {}, True))
+    pool, ranks, *_ = run(_start(cfg, {}, True))
     assert [group.bundles[0]["GPU"] for group in ray.groups] == [8.0, *[4.0] * 8]
     assert len(pool.members) == 8 and len(ranks.ranks) == 32
 

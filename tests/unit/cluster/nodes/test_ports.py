@@ -29,4 +29,4 @@ def test_a_port_in_use_where_the_engine_is_costs_no_loading(tmp_path, monkeypatc
         port = listening.getsockname()[1]
         cfg = Config(run_dir=tmp_path, rollout={"port": port - 2})
         with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}: Address already in use"):
-            asyncio.run(rollout_actor.RolloutActor(2).start(cfg, "model", {}, Tokens(None, None)))
+            asyncio.run(rollout_actor.RolloutActor(2).start(cfg, {}, Tokens(None, None)))
