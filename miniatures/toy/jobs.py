@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from openrlhf_tir.cluster.jobs.inputs import load_inputs
-from openrlhf_tir.cluster.jobs.main import run_job
 from openrlhf_tir.cluster.jobs.measured import HeldOut
+from openrlhf_tir.cluster.jobs.run_job import run_job
 from openrlhf_tir.cluster.jobs.train import run_training
 from openrlhf_tir.cluster.services import running_services
 from openrlhf_tir.config import Config

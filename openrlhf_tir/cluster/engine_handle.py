@@ -30,7 +30,7 @@ from ..types import GroupKey, GroupMeta, Task
 from ..waiting.deadlines import Deadline, GivenUp, answer_deadline, within
 from .lost import end_of
 from .nodes import engine_room, shared_room
-from .ray_faults import death
+from .ray_faults import death, own_error
 from .ray_session import by_node, place, worker_env
 from .rollout_actor import RolloutActor
 from .shared_dir import marked
@@ -166,8 +166,7 @@ class EngineHandle:
             raise EngineGone(f"{self.name} was given up.") from None
         except (DeadlineMissed, EngineError) as error:
             cause: Exception = error
-            # The text of an error that crossed Ray holds its whole traceback; its cause is the error itself.
-            reason = str(getattr(error, "cause", None) or error)
+            reason = str(own_error(error))
             if isinstance(error, EngineError):  # vLLM's own process may have been killed, not the actor.
                 reason = await end_of(self.cfg, self.name, reason, certain=False)
         except ray.exceptions.RayError as error:

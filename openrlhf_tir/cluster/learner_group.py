@@ -32,7 +32,7 @@ from .lost import end_of, watched
 from .node_room import NodeReport, check_room
 from .nodes import has_gpus, learner_room, shared_room
 from .process_watch import node_memory
-from .ray_faults import death
+from .ray_faults import death, own_error
 from .ray_session import by_node, place, worker_env
 from .shared_dir import marked, prove
 from .versions import compare, required_versions
@@ -400,15 +400,15 @@ class LearnerGroup:
             for call in calls:
                 call.cancel()
         failed = {rank: error for rank, call in enumerate(calls) if call in done and (error := call.exception())}
-        errors = [*failed.values()]
         for rank, error in failed.items():
             if happened := death(error):
                 happened = await end_of(self.cfg, _name(rank), happened)
                 raise LearnerDied(
                     f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint."
                 ) from error
-        if errors:
-            # The caller reports a disk's refusal in one sentence. Ray's error would hold the worker's traceback.
-            cause = getattr(errors[0], "cause", None)
-            raise cause if isinstance(cause, OSError) else errors[0]
+        if failed:
+            error = next(iter(failed.values()))
+            # The caller reports a disk's refusal in one sentence.
+            cause = own_error(error)
+            raise cause if isinstance(cause, OSError) else error
         return [call.result() for call in calls]

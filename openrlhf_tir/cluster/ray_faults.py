@@ -61,6 +61,11 @@ def death(error: BaseException) -> str | None:
     return None
 
 
+def own_error(error: BaseException) -> BaseException:
+    """Return the error that the code behind a failed call raised. The text of Ray's own holds its whole traceback."""
+    return getattr(error, "cause", None) or error
+
+
 def _of_monitor(text: str) -> str:
     """Return the memory monitor's message on one line: figures and remedy in full, the first rows of its table."""
     if table := _USERS.search(text):

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from ...config import Config
 from ...config.own_files import freeze
-from ...errors import Stopped, TirError
+from ...errors import Stopped
 from ...evaluation.plan import Plan
 from ...evaluation.settings import SWEPT
 from ...evaluation.table import as_json, env_lines, table
@@ -37,6 +37,7 @@ from .measured import EvalResult
 from .play import pick_task
 from .play import play as _play
 from .reading import reading
+from .run_job import run_job
 from .train import run_training
 
 PIPE_WIDTH = 240
@@ -166,20 +167,3 @@ def serve(cfg: Config) -> None:
 
     with suppress(Stopped):  # the normal end
         run_job(go())
-
-
-def run_job(coroutine):
-    """Run a coroutine with asyncio.run, and take this project's errors out of the groups of task groups."""
-    try:
-        return asyncio.run(coroutine)
-    except BaseExceptionGroup as group:
-        known = group.subgroup(TirError)
-        if known is None:
-            raise
-        error: BaseException = known
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        if group.split(TirError)[1]:  # other errors are in the group too
-            Console(stderr=True).print_exception()
-        # The text of an error that crossed Ray holds its whole traceback; its cause is the error itself.
-        raise (getattr(error, "cause", None) or error) from None

@@ -20,7 +20,7 @@ from ...config import Config
 from ...config.secrets import without_keys
 from ...config.sections.output import OF_AVERAGE
 from ...config.settings import to_toml
-from ...errors import LearnerDied, TirError
+from ...errors import LearnerDied
 from ...learner.schedule import lr_schedule
 from ...observability.sinks import mirrors_of
 from ...pipeline.checkpoints import disk, whole
@@ -34,6 +34,7 @@ from ...waiting.restart_count import RestartCount
 from ..learner_group import MAX_RESTARTS, LearnerGroup
 from ..ray_session import ray_session
 from ..signals import stoppable
+from .run_job import run_job
 from .sft_inputs import SftInputs, checkpoints_of
 
 SUMMARY = "sft.json"
@@ -51,11 +52,7 @@ def fine_tune(cfg: Config, inputs: SftInputs, resume: Path | None = None) -> dic
     Returns:
         The summary, which is also in run_dir.
     """
-    try:
-        return asyncio.run(_session(cfg, inputs, resume, Console()))
-    except TirError as error:
-        # The text of an error that crossed Ray holds its whole traceback; its cause is the error itself.
-        raise (getattr(error, "cause", None) or error) from None
+    return run_job(_session(cfg, inputs, resume, Console()))
 
 
 async def _session(cfg: Config, inputs: SftInputs, resume: Path | None, console: Console) -> dict[str, Any]:
