@@ -74,10 +74,11 @@ def tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> Tokens:
 
 
 def _own(path: Path) -> str:
+    """Return the token in the file. Make one if there is no file, or an empty one: a full disk takes no text."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    except FileExistsError:
-        pass
-    return path.read_text().strip()
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        token = file.read().strip()
+        if not token:
+            token = secrets.token_urlsafe(32)
+            file.write(token + "\n")
+    return token

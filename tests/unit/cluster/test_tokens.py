@@ -37,6 +37,14 @@ def test_a_set_up_with_the_environments_token_only_gets_one_for_its_endpoints_an
     assert str(path) in check_tokens(cfg, ENV)[0] and check_tokens(cfg, ENV | ROLLOUT) == []
 
 
+def test_a_file_that_a_full_disk_left_empty_gets_a_token(cfg):
+    path = cfg.run_dir / FILE
+    path.parent.mkdir()
+    path.touch(0o600)
+    made = tokens(cfg, ENV)
+    assert len(made.rollout) >= 32 and tokens(cfg, ENV) == made
+
+
 def test_the_same_token_for_both_is_refused(cfg):
     with pytest.raises(ConfigError, match=r"TIR_ROLLOUT_TOKEN .*TIR_ENV_TOKEN "):
         check_tokens(cfg, {"TIR_ENV_TOKEN": "x", "TIR_ROLLOUT_TOKEN": "x"})
