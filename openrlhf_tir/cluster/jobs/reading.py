@@ -56,17 +56,27 @@ async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
     try:
         yield task
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # processes that a library starts to read are in its group
-        process.wait()
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Wait until the process has ended, kill what a library started in its group to read, and return its exit code.
+
+    The group is killed before the process is collected: afterwards its id may be that of another group.
+    """
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
 
 async def _answer(process: subprocess.Popen[bytes]) -> Inputs:
     assert process.stdout is not None
     with process.stdout:
         answer = await asyncio.to_thread(process.stdout.read)
-    code = await asyncio.to_thread(process.wait)
+    code = await asyncio.to_thread(_end, process)
     if code < 0:
         raise InfraError(
             f"The process that reads the prompts was killed by signal {-code} before it had answered; 9 is often for"

@@ -127,13 +127,13 @@ async def test_a_reader_that_is_killed_is_an_error_of_the_machine(cfg):
 @pytest.mark.parametrize("answer", [b"", pickle.dumps(list(range(1000)))[:700]])
 async def test_a_reader_that_dies_while_it_answers_is_an_error_of_the_machine(answer):
     script = f"import os, signal; os.write(1, {answer!r}); os.kill(os.getpid(), signal.SIGTERM)"
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, process_group=0)
     with pytest.raises(InfraError, match=rf" {signal.SIGTERM:d} "):
         await _answer(process)
 
 
 async def test_a_bug_in_the_reader_is_no_fault_of_the_machine():
-    process = subprocess.Popen([sys.executable, "-c", "1 / 0"], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", "1 / 0"], stdout=subprocess.PIPE, process_group=0)
     with pytest.raises(RuntimeError):
         await _answer(process)
 
@@ -149,6 +149,17 @@ async def test_the_readers_own_processes_end_with_it(cfg, monkeypatch):
             await asyncio.sleep(0.01)
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
+
+
+async def test_a_reader_that_has_ended_is_not_signalled_when_the_run_ends(cfg, monkeypatch):
+    """Its process id may be that of other processes by then."""
+    monkeypatch.setattr(reading_module, "COMMAND", ("-c", "raise SystemExit(1)"))
+    signalled = []
+    async with reading(cfg) as inputs:
+        with pytest.raises(RuntimeError):
+            await inputs
+        monkeypatch.setattr(os, "killpg", lambda *args: signalled.append(args))
+    assert not signalled
 
 
 async def test_a_run_that_stops_meanwhile_leaves_no_reader(cfg):
