@@ -24,7 +24,7 @@ from ray.util.placement_group import PlacementGroup
 
 from ..config import Config
 from ..config.secrets import ENV_TOKEN
-from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost
+from ..errors import ConfigError, DeadlineMissed, EngineError, EngineGone, PayloadLost
 from ..pipeline.router import Router
 from ..rollout.environment_client.orphans import close_orphans
 from ..rollout.group_runner import EvalMode
@@ -155,7 +155,17 @@ class EnginePool:
             return
 
     def resize(self, size: int) -> None:
-        """Set the number of engines. New ones are launched; surplus ones finish their groups and are stopped."""
+        """Set the number of engines. New ones are launched; surplus ones finish their groups and are stopped.
+
+        Raises:
+            ConfigError: They share the GPUs of the learner ranks, of which there are fewer.
+        """
+        ranks = self.cfg.actor.world_size
+        if self.shared is not None and size > ranks:
+            raise ConfigError(
+                f"An engine stands beside each of the {ranks} learner ranks (train.colocate_all, train.share_gpus),"
+                f" so {size} engines have no room. Ask for {ranks} or fewer."
+            )
         self.fleet.resize(size)
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:

@@ -158,11 +158,11 @@ async def moved_and_scaled(pool: EnginePool, first: str, second: str) -> None:
 
     await idle(pool)
     before = (await sessions(first))["resets"]
-    await apply(Control(env_urls={"echo": [second]}), pool, token=None)
+    await apply(Control(env_urls={"echo": [second]}), pool, token=None, serves={"echo": "echo"})
     await roll(1, 4)
     assert (await sessions(first))["resets"] == before and (await sessions(second))["resets"] == 4 * N
 
-    await apply(Control(rollout_actors=3), pool, token=None)
+    await apply(Control(rollout_actors=3), pool, token=None, serves={"echo": "echo"})
     async with asyncio.timeout(PATIENCE_S):
         while len(pool.members) < 3:
             await asyncio.sleep(0.1)
@@ -173,7 +173,7 @@ async def moved_and_scaled(pool: EnginePool, first: str, second: str) -> None:
     while sum(len(member.running) for member in pool.members) < 6:
         assert not rolling.done()
         await asyncio.sleep(0)
-    await apply(Control(rollout_actors=1), pool, token=None)
+    await apply(Control(rollout_actors=1), pool, token=None, serves={"echo": "echo"})
     assert len(await rolling) == 3  # they finished what they had
     async with asyncio.timeout(PATIENCE_S):
         while len(pool.members) > 1:

@@ -78,7 +78,7 @@ async def apply(
     pool: EnginePool,
     *,
     token: str | None,
-    serves: Mapping[str, str] | None = None,
+    serves: Mapping[str, str],
     probe: Callable[..., Any] = probe_env,
 ) -> None:
     """Apply a control file to a run.
@@ -87,27 +87,24 @@ async def apply(
         control: What the file asks for.
         pool: The engines of the run.
         token: Bearer token of the environment servers.
-        serves: What the servers of each environment say that they are; by default its name.
+        serves: Environment of the run -> what its servers say that they are.
         probe: Asks a server what it is.
 
     Raises:
         ConfigError: The file asks for something that is not possible. Nothing was changed.
         Unavailable: A server does not answer. Nothing was changed.
     """
-    if control.env_urls is not None:
-        for env, urls in control.env_urls.items():
-            if serves is not None and env not in serves:
-                raise unknown(
-                    "env", env, serves, "Correct env_urls: a run keeps the environments that it started with."
-                )
-            expected = (serves or {}).get(env, env)
-            for url in urls:
-                _, schema = await asyncio.to_thread(probe, url, token=token)
-                if schema.env != expected:
-                    raise ConfigError(f"The server at {url} is env {schema.env!r}, not {expected!r}. Correct env_urls.")
-        await pool.set_env_urls({**pool.env_urls, **control.env_urls})
+    for env, urls in (control.env_urls or {}).items():
+        if env not in serves:
+            raise unknown("env", env, serves, "Correct env_urls: a run keeps the environments that it started with.")
+        for url in urls:
+            _, schema = await asyncio.to_thread(probe, url, token=token)
+            if schema.env != serves[env]:
+                raise ConfigError(f"The server at {url} is env {schema.env!r}, not {serves[env]!r}. Correct env_urls.")
     if control.rollout_actors is not None:
         pool.resize(control.rollout_actors)
+    if control.env_urls is not None:
+        await pool.set_env_urls({**pool.env_urls, **control.env_urls})
 
 
 @asynccontextmanager

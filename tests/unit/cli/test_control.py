@@ -16,6 +16,7 @@ from openrlhf_tir.errors import ConfigError, Unavailable
 from openrlhf_tir.simulation import virtual_loop
 
 A, B = "http://a:1", "http://b:2"
+SERVES = {"python_tir": "python_tir", "search": "search"}
 
 
 class Run:
@@ -57,7 +58,7 @@ def test_a_wrong_file_is_refused_with_the_field(tmp_path, text, fact):
 
 async def test_environments_that_are_not_named_keep_their_servers():
     run = Run()
-    await apply(Control(env_urls={"python_tir": [B]}), run, token=None, probe=probe)
+    await apply(Control(env_urls={"python_tir": [B]}), run, token=None, serves=SERVES, probe=probe)
     assert (run.env_urls, run.actors) == ({"python_tir": [B], "search": [B]}, 1)
 
 
@@ -71,7 +72,7 @@ async def test_environments_that_are_not_named_keep_their_servers():
 async def test_one_bad_url_refuses_the_whole_change(urls, fact):
     run, before = Run(), Run().env_urls
     with pytest.raises((ConfigError, Unavailable), match=fact):
-        await apply(Control(rollout_actors=5, env_urls=urls), run, token=None, probe=probe)
+        await apply(Control(rollout_actors=5, env_urls=urls), run, token=None, serves=SERVES, probe=probe)
     assert (run.env_urls, run.actors) == (before, 1)
 
 

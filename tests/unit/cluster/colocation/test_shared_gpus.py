@@ -134,6 +134,20 @@ def test_one_that_is_asked_for_beyond_the_ranks_has_no_place_and_is_told_so(ray:
         run(session())
 
 
+def test_more_engines_than_ranks_are_refused(ray: Ray, events):
+    from openrlhf_tir.cluster.jobs.control import Control, apply
+
+    async def session() -> None:
+        pool = (await started(config())).pool
+        with pytest.raises(ConfigError, match=r" 2 .* 3 "):
+            await apply(Control(rollout_actors=3), pool, token=None, serves={})
+        assert pool.fleet.size == 2
+        await apply(Control(rollout_actors=1), pool, token=None, serves={})
+        assert pool.fleet.size == 1
+
+    run(session())
+
+
 def test_ranks_that_do_not_start_leave_no_engine_behind(ray: Ray, events):
     watched = ray.prepare
 
