@@ -18,6 +18,7 @@ from ...errors import ConfigError
 from ...memory.model_size import checkpoint_bytes
 from ...pipeline.checkpoints import ranks
 from ...pipeline.checkpoints.checkpoint import Checkpoints
+from ...pipeline.checkpoints.lineage import chosen
 from ...pipeline.fine_tuning import ROWS_TAKEN, Schedule
 from .inputs import tokenizer_of
 
@@ -131,21 +132,16 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
         CheckpointDamaged: The checkpoint is damaged.
     """
     checkpoints = checkpoints_of(cfg)
-    path = checkpoints.choose(cfg.train.resume_from)
+    path = chosen(cfg, checkpoints)
     if path is None:
-        if cfg.train.resume_or_start:
-            return None
-        raise ConfigError(
-            f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to continue. Correct"
-            " --run-dir, or leave --resume out to start anew; --train.resume_or_start starts anew as long as there is"
-            " none."
-        )
+        return None
     state = checkpoints.state(path)
     checkpoint_made_of = (state.get("facts") or {}).get("sft")
     if checkpoint_made_of is None:
         raise ConfigError(
             f"{path} is a checkpoint of `openrlhf-tir train`."
-            " Resume it with that command, or give this run another --run-dir."
+            " Resume it with that command, or give this run another --run-dir.",
+            code="resume",
         )
     differences = [
         f"{name} = {checkpoint_made_of.get(name)}, this run has {value}"
@@ -158,7 +154,8 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
     if differences:
         raise ConfigError(
             f"The checkpoint {path.name} was made with {'; '.join(differences)}."
-            " Resume with the same, or start anew in another --run-dir."
+            " Resume with the same, or start anew in another --run-dir.",
+            code="resume",
         )
     rows_taken = state.get(ROWS_TAKEN)
     rows_expected = schedule.rows_taken(state["step"])
@@ -166,6 +163,7 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
         raise ConfigError(
             f"The updates of {path.name} have taken {rows_taken} rows; with sft.max_epochs = {schedule.epochs} they"
             f" would have taken {rows_expected}, because the last update of the passes is smaller. Resume with the same"
-            " passes, or fine-tune that run's model further in another --run-dir."
+            " passes, or fine-tune that run's model further in another --run-dir.",
+            code="resume",
         )
     return path

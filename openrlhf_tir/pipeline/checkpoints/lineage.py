@@ -101,26 +101,39 @@ def resumable(
         ConfigError: There is no checkpoint, or it is one of another run.
         CheckpointDamaged: It is damaged.
     """
+    path = chosen(cfg, checkpoints)
+    if path is None:
+        return None, [
+            f"there is no checkpoint in {checkpoints.directory} yet: the run starts anew, as train.resume_or_start"
+            " allows"
+        ]
+    step = int(path.name.removeprefix("step_").rstrip("a"))  # "a" marks the second of one update
+    messages = compare(checkpoints.state(path), cfg, tasks) if made else []
+    if step >= cfg.train.max_steps:
+        messages.append(
+            f"the checkpoint is of update {step}, and train.max_steps = {cfg.train.max_steps}: no update is left."
+            " Raise train.max_steps to train on"
+        )
+    return path, messages
+
+
+def chosen(cfg: Config, checkpoints: Checkpoints) -> Path | None:
+    """Return the verified checkpoint that the settings name, or None if there is none and train.resume_or_start allows
+    to start anew.
+
+    Raises:
+        ConfigError: There is no checkpoint.
+        CheckpointDamaged: It is damaged.
+    """
     path = checkpoints.choose(cfg.train.resume_from)
-    if path:
-        step = int(path.name.removeprefix("step_").rstrip("a"))  # "a" marks the second of one update
-        messages = compare(checkpoints.state(path), cfg, tasks) if made else []
-        if step >= cfg.train.max_steps:
-            messages.append(
-                f"the checkpoint is of update {step}, and train.max_steps = {cfg.train.max_steps}: no update is left."
-                " Raise train.max_steps to train on"
-            )
-        return path, messages
-    if not cfg.train.resume_or_start:
+    if path is None and not cfg.train.resume_or_start:
         raise ConfigError(
             f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct"
             " --run-dir, or leave --resume out to start anew; --train.resume_or_start starts anew by itself as long as"
             " there is none.",
             code="no_checkpoint",
         )
-    return None, [
-        f"there is no checkpoint in {checkpoints.directory} yet: the run starts anew, as train.resume_or_start allows"
-    ]
+    return path
 
 
 def facts_of(cfg: Config, tasks: Sequence[Task]) -> dict[str, Any]:

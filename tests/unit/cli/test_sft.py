@@ -101,7 +101,8 @@ def test_a_run_directory_with_checkpoints_is_refused(sft, tmp_path, capsys):
 def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_path, capsys, model):
     import asyncio
 
-    from openrlhf_tir.cluster.jobs.sft_inputs import checkpoints_of, load_sft_inputs
+    from openrlhf_tir.cluster.jobs.sft_inputs import checkpoints_of, load_sft_inputs, resumable
+    from openrlhf_tir.errors import ConfigError
     from tests.unit.pipeline.test_fine_tuning import Counting
 
     path = jsonl(tmp_path / "first.jsonl", [{"text": "one"}, {"text": "two"}])
@@ -115,7 +116,13 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
         await checkpoints.take(1, Counting())
         await checkpoints.commit(1, {"step": 1, "world_size": 2, "rows_taken": 4}, [], Counting())
 
+    with pytest.raises(ConfigError) as refused:
+        resumable(cfg, {}, None)
+    assert refused.value.code == "no_checkpoint"
     asyncio.run(save())
+    with pytest.raises(ConfigError) as refused:
+        resumable(cfg, {"train.seed": 7}, None)
+    assert refused.value.code == "resume"
     assert sft(path, "--resume", "--check-only") == 0
     assert " step_000001" in capsys.readouterr().out
     # its one update took 2 passes of 2 rows, and would take 3 now
