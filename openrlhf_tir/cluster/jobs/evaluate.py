@@ -207,9 +207,8 @@ def summarise(
     check_failed(reasons, n * len(tasks), remedy)
     measured = [(task, meta) for task, meta in zip(tasks, ended, strict=True) if isinstance(meta, GroupMeta)]
     metas = [meta for _, meta in measured]
-    correct = np.concatenate([meta.correct for meta in metas]).astype(float)
+    correct = np.concatenate([meta.correct for meta in metas])
     code = np.concatenate([meta.used_code for meta in metas]).astype(bool)
-    weights = np.array([len(meta.correct) for meta in metas], float)
     with_format = [meta for meta in metas if "format_ok" in meta.stats]
     format_ok = np.nan
     if with_format:
@@ -222,15 +221,10 @@ def summarise(
     if len(kinds) > 1:  # With a single kind, all problems together would be the same figures again.
         kinds[ALL_KINDS] = [meta for meta in metas if meta.correct]
     return EvalResult(
-        accuracy=float(correct.mean()),
-        code_ratio=_code_ratio(metas, without_calls),
+        **_figures(ended, n, without_calls),
         format_ok=format_ok,
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
-        samples=len(correct),
-        failed=reasons.total(),
-        calls=float(np.average([meta.stats.get("calls", 0.0) for meta in metas], weights=weights)),
         response_tokens=float(np.concatenate([meta.response_tokens for meta in metas]).mean()),
-        pass_at=_by_k(metas, n, pass_at_k),
         pass_hat=_by_k(metas, n, pass_hat_k),
         parts=reward_parts(metas),
         by_env=_by_env(tasks, ended, n, without_calls),
@@ -242,6 +236,21 @@ def summarise(
             for kind, of_kind in sorted(kinds.items())
         },
     )
+
+
+def _figures(ended: list[GroupMeta | str], n: int, without_calls: Collection[str]) -> dict[str, Any]:
+    """Return the fields of EnvResult for groups with at least one valid sample; see `summarise`."""
+    metas = [end for end in ended if isinstance(end, GroupMeta)]
+    correct = np.concatenate([meta.correct for meta in metas])
+    calls = [meta.stats.get("calls", 0.0) for meta in metas]
+    return {
+        "accuracy": float(correct.mean()),
+        "code_ratio": _code_ratio(metas, without_calls),
+        "samples": len(correct),
+        "failed": sum(n if isinstance(end, str) else sum(end.failures.values()) for end in ended),
+        "calls": float(np.average(calls, weights=[len(meta.correct) for meta in metas])),
+        "pass_at": _by_k(metas, n, pass_at_k),
+    }
 
 
 def _by_k(metas: list[GroupMeta], n: int, figure: Callable[[int, int, int], float]) -> dict[int, float]:
@@ -269,18 +278,10 @@ def _by_env(
     ends: dict[str, list[GroupMeta | str]] = {}
     for task, end in zip(tasks, ended, strict=True):
         ends.setdefault(task.env, []).append(end)
-    results = {}
-    for env, env_ends in sorted(ends.items()) if len(ends) > 1 else ():
-        metas = [meta for meta in env_ends if isinstance(meta, GroupMeta) and meta.correct]
-        if metas:
-            results[env] = EnvResult(
-                accuracy=float(np.concatenate([meta.correct for meta in metas]).astype(float).mean()),
-                code_ratio=_code_ratio(metas, without_calls),
-                calls=float(
-                    np.average([meta.stats["calls"] for meta in metas], weights=[len(meta.correct) for meta in metas])
-                ),
-                samples=sum(len(meta.correct) for meta in metas),
-                failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in env_ends),
-                pass_at=_by_k(metas, n, pass_at_k),
-            )
-    return results
+    if len(ends) == 1:
+        return {}
+    return {
+        env: EnvResult(**_figures(env_ends, n, without_calls))
+        for env, env_ends in sorted(ends.items())
+        if any(isinstance(end, GroupMeta) and end.correct for end in env_ends)
+    }

@@ -9,56 +9,44 @@ from pydantic import BaseModel
 from ...observability.report.summary import EnvScores, Scores
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class EnvResult:
     """Figures of one environment of several, over its valid samples.
 
     Attributes:
         accuracy: Share of samples that are correct.
         code_ratio: Share of samples that called a tool; None where no call can be made.
-        calls: Calls per response.
         samples: Number of valid samples.
-        failed: Number of samples that infrastructure lost.
-        pass_at: k, from 2 to n -> pass@k over the environment's problems.
+        failed: Number of samples that infrastructure lost. They are not part of the shares.
+        calls: Calls per response.
+        pass_at: k, from 2 to n -> pass@k, the mean over the problems with at least k valid samples.
     """
 
     accuracy: float
     code_ratio: float | None
-    calls: float
     samples: int
     failed: int
+    calls: float = 0.0
     pass_at: dict[int, float] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class EvalResult:
+@dataclass(slots=True, kw_only=True)
+class EvalResult(EnvResult):
     """Figures of an evaluation, over all valid samples.
 
     Attributes:
-        accuracy: Share of samples that are correct.
-        code_ratio: Share of samples that called a tool; None where no call can be made.
         format_ok: Share of samples with the right format; NaN if the reward does not report it.
         code_correct: Share of samples with a call that are correct.
-        samples: Number of valid samples.
-        failed: Number of samples that infrastructure lost. They are not part of the shares.
-        calls: Calls per response.
         response_tokens: Tokens per response, with those of tools.
-        pass_at: k, from 2 to n -> pass@k, the mean over the problems with at least k valid samples.
-        pass_hat: The same of pass^k.
+        pass_hat: k, from 2 to n -> pass^k, the same mean.
         by_kind: Kind of problem -> its accuracy and code ratio.
         parts: `reward/PART` -> its mean over the samples of the groups that have it.
         by_env: Environment -> its figures; {} if all problems are of one.
     """
 
-    accuracy: float
-    code_ratio: float | None
     format_ok: float
     code_correct: float
-    samples: int
-    failed: int
-    calls: float = 0.0
     response_tokens: float = 0.0
-    pass_at: dict[int, float] = field(default_factory=dict)
     pass_hat: dict[int, float] = field(default_factory=dict)
     by_kind: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
