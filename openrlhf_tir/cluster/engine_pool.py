@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -36,6 +36,7 @@ from .fleet import Admit, Fleet, Prover
 from .ray_faults import death
 from .rollout_actor import RolloutActor
 
+Answer = TypeVar("Answer")
 AVOID_THE_ENGINE = ENGINE_FAULTS | {"deadline"}
 """Reasons of a failed group for which its prompt goes to another engine next time: a fault of the engine, or a deadline
 that a slow engine may have missed. Other reasons (environment, verifier, a refused request) would fail there as
@@ -182,8 +183,7 @@ class EnginePool:
         await engine.call(RolloutActor.set_env_urls, self.env_urls, deadline=engine.unresponsive)
 
     async def _spawn(self, index: int) -> EngineHandle:
-        options = {} if self.shared is None else {"shared": self.shared}
-        return await spawn(self.actor_class, index, self.cfg, self.env_urls, self.fleet.mark_lost, **options)
+        return await spawn(self.actor_class, index, self.cfg, self.env_urls, self.fleet.mark_lost, self.shared)
 
     def attach_prover(self, prover: Prover) -> None:
         """Set what brings new engines to the current weights and proves them, before they are members.
@@ -268,26 +268,30 @@ class EnginePool:
             Engine -> track and span of the timeline -> (start, end) since the last call, in seconds since the epoch by
             this node's clock. See RolloutActor.busy_intervals. Engines that do not answer are left out.
         """
-        members = list(self.members)
-        answers = await asyncio.gather(*(m.busy_intervals() for m in members), return_exceptions=True)
-        return {
-            member.name: spans
-            for member, spans in zip(members, answers, strict=True)
-            if not isinstance(spans, BaseException)
-        }
+        return await self._answers_to(EngineHandle.busy_intervals)
 
     async def activity(self) -> dict[str, float]:
         """Return what all engines together do right now (see RolloutActor.activity).
 
         Engines that do not answer in time are left out.
         """
-        asking = [member.call(RolloutActor.activity, deadline=member.unresponsive) for member in self.members]
-        answers = await asyncio.gather(*asking, return_exceptions=True)
+        answers = await self._answers_to(
+            lambda engine: engine.call(RolloutActor.activity, deadline=engine.unresponsive)
+        )
         total: Counter[str] = Counter()
-        for activity in answers:
-            if not isinstance(activity, BaseException):
-                total.update(activity)
+        for activity in answers.values():
+            total.update(activity)
         return dict(total)
+
+    async def _answers_to(self, ask: Callable[[EngineHandle], Awaitable[Answer]]) -> dict[str, Answer]:
+        """Return what the engines answer, by name. Those that do not answer are left out."""
+        members = list(self.members)
+        answers = await asyncio.gather(*map(ask, members), return_exceptions=True)
+        return {
+            member.name: answer
+            for member, answer in zip(members, answers, strict=True)
+            if not isinstance(answer, BaseException)
+        }
 
     async def stop(self) -> None:
         """Stop every engine; kill those that do not answer."""

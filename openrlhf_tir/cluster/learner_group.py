@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
-from ..machine.gpus import gpu_memory
 from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..telemetry.clock import Clock
 from ..types import BatchItem, StepReport, TrainBatch
@@ -29,13 +27,12 @@ from ..waiting.deadlines import Deadline, broadcast_deadline, within
 from ..weights.ipc.merged import merged
 from .collector import importing
 from .lost import end_of, watched
-from .node_room import NodeReport, check_room
+from .node_room import NodeReport, check_room, node_report
 from .nodes import has_gpus, learner_room, shared_room
-from .process_watch import node_memory
 from .ray_faults import death, own_error
 from .ray_session import by_node, place, worker_env
-from .shared_dir import marked, prove
-from .versions import compare, required_versions
+from .shared_dir import marked
+from .versions import required_versions
 
 if TYPE_CHECKING:
     from ..learner.zero3 import Zero3Rank
@@ -91,17 +88,8 @@ class LearnerRank:
         return node, self.store.port
 
     def check_node(self, mark: Path, theirs: Mapping[str, str]) -> NodeReport:
-        """Return what this node is and has.
-
-        Raises:
-            ConfigError: This node does not see the run's directory, or has other packages than the controller.
-        """
-        address = ray.util.get_node_ip_address()
-        compare(theirs, f"learner rank {self.rank}", address)
-        prove(mark, f"learner rank {self.rank}", address)
-        gpu = gpu_memory()  # before the clock is read: nvidia-smi may take seconds
-        has_liger = find_spec("liger_kernel") is not None
-        return NodeReport(address, time.time(), node_memory()[1], gpu, has_liger)
+        """Compare this node with the controller's, and return what it is and has; see node_room.node_report."""
+        return node_report(f"learner rank {self.rank}", mark, theirs, learner=True)
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
         """Load the model and return its version."""
@@ -268,7 +256,7 @@ class LearnerGroup:
         self._accumulated = 0
         report = StepReport(self.version, metrics, time.monotonic() - start, tokens)
         if not report.finite or metrics.get("updates_left_out"):
-            report.why_skipped = (await self._call("why_skipped"))[0]
+            report.why_skipped = await self._call("why_skipped")
         return report
 
     async def accumulate(self, part: TrainBatch) -> None:
@@ -289,34 +277,34 @@ class LearnerGroup:
         return await self._all(calls, method, self._step_deadline)
 
     async def publish(self, path: Path) -> str:
-        return (await self._call("publish", path))[0]
+        return await self._call("publish", path)
 
     async def publish_changes(self, path: Path, base_version: int) -> DeltaDigest | None:
-        return (await self._call("publish_changes", path, base_version))[0]
+        return await self._call("publish_changes", path, base_version)
 
     async def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
         """Prepare a broadcast and return where its receivers meet.
 
         Rank 0 answers when it has exported the weights, which may take minutes: the deadline is not that of a bucket.
         """
-        return (
-            await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", self._step_deadline)
-        )[0]
+        opening = self.ranks[0].open_broadcast.remote(receivers)
+        [rendezvous] = await self._all([opening], "open_broadcast", self._step_deadline)
+        return rendezvous
 
     async def broadcast(self, push: str) -> BroadcastResult:
-        return (await self._call("broadcast", push))[0]
+        return await self._call("broadcast", push)
 
     async def end_broadcast(self, push: str, why: str) -> None:
         await self._all([self.ranks[0].end_broadcast.remote(push, why)], "end_broadcast", broadcast_deadline(self.cfg))
 
     async def expose_trial(self) -> Exposed:
-        return merged(await self._call("expose_trial"))
+        return merged(await self._call_all("expose_trial"))
 
     async def expose(self, push: str, first: int) -> Exposed:
-        return merged(await self._call("expose", push, first))
+        return merged(await self._call_all("expose", push, first))
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
-        return (await self._call("score", sequences))[0]
+        return await self._call("score", sequences)
 
     async def save(self, directory: Path) -> None:
         await self._call("save", directory)
@@ -327,7 +315,7 @@ class LearnerGroup:
 
     async def load(self, directory: Path) -> int:
         self._accumulated = 0
-        self.version = (await self._call("load", directory))[0]
+        self.version = await self._call("load", directory)
         return self.version
 
     async def onload(self) -> None:
@@ -341,10 +329,10 @@ class LearnerGroup:
         await self._call("export", directory)
 
     async def sft_step(self, rows: list, lr: float) -> dict[str, float]:
-        return (await self._call("sft_step", rows, lr))[0]
+        return await self._call("sft_step", rows, lr)
 
     async def sft_loss(self, rows: list) -> tuple[float, float]:
-        return (await self._call("sft_loss", rows))[0]
+        return await self._call("sft_loss", rows)
 
     async def reload(self, cfg: Config) -> None:
         """Load the model of `cfg` in the same processes, with a fresh optimiser, as version 0."""
@@ -369,7 +357,11 @@ class LearnerGroup:
     def _step_deadline(self) -> Deadline:
         return Deadline.of(self.cfg, "timeouts.learner_s")
 
-    async def _call(self, method: str, *args: Any) -> list[Any]:
+    async def _call(self, method: str, *args: Any) -> Any:
+        """Call a method of all ranks and return the answer of rank 0."""
+        return (await self._call_all(method, *args))[0]
+
+    async def _call_all(self, method: str, *args: Any) -> list[Any]:
         return await self._all([rank.call.remote(method, *args) for rank in self.ranks], method, self._step_deadline)
 
     async def _all(self, refs: list, what: str, deadline: Deadline) -> list[Any]:

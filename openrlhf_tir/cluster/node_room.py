@@ -6,20 +6,29 @@ beforehand which nodes the ranks get, so each rank tells what its node has.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
+
+import ray
 
 from ..config import Config
 from ..errors import ConfigError
+from ..machine.gpus import gpu_memory
 from ..machine.sizes import size
 from ..memory.host_plan import KEPT_FREE, REMEDY, host_plan, usable
 from ..memory.memory_plan import memory_plan
+from .process_watch import node_memory
+from .shared_dir import prove
+from .versions import compare
 
 
 class NodeReport(NamedTuple):
-    """What a rank tells of its node.
+    """What a rank or an engine tells of its node.
 
     Attributes:
         address: Address of the node.
@@ -34,6 +43,26 @@ class NodeReport(NamedTuple):
     memory: int
     gpu: int | None
     has_liger: bool = False
+
+
+def node_report(who: str, mark: Path, theirs: Mapping[str, str], *, learner: bool) -> NodeReport:
+    """Compare this node with the controller's, and return what it is and has.
+
+    Args:
+        who: Name of this process, for messages.
+        mark: A file that the controller has just written to the run's directory.
+        theirs: The controller's packages and versions.
+        learner: Whether to ask for what only learner ranks are judged by. nvidia-smi may take seconds.
+
+    Raises:
+        ConfigError: This node does not see the run's directory, or has other packages.
+    """
+    address = ray.util.get_node_ip_address()
+    compare(theirs, who, address)
+    prove(mark, who, address)
+    gpu = gpu_memory() if learner else None
+    has_liger = learner and find_spec("liger_kernel") is not None
+    return NodeReport(address, time.time(), node_memory()[1], gpu, has_liger)
 
 
 def check_room(cfg: Config, reports: Sequence[NodeReport], *, gpus: bool) -> None:

@@ -20,6 +20,9 @@ from ..config import Config
 from ..errors import ClusterFull, ConfigError
 from ..waiting.backoff import MAX_PROBE_PAUSE_S, backoff_s
 
+NEED_GPUS = {"nccl": "'gloo', which is the same on CPUs, or 'file'", "ipc": "'file' or 'auto'"}
+"""Value of vllm.sync_backend -> what to use in its place without GPUs."""
+
 
 class Node(NamedTuple):
     """A node with the CPUs and GPUs that it was started with."""
@@ -100,15 +103,10 @@ def transport(cfg: Config) -> str | None:
         ConfigError: It cannot work there.
     """
     backend = cfg.vllm.sync_backend
-    if backend == "nccl" and not has_gpus():
+    if backend in NEED_GPUS and not has_gpus():
         raise ConfigError(
-            f"vllm.sync_backend = 'nccl' needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. Use 'gloo',"
-            " which is the same on CPUs, or 'file'."
-        )
-    if backend == "ipc" and not has_gpus():
-        raise ConfigError(
-            f"vllm.sync_backend = 'ipc' needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. Use 'file'"
-            " or 'auto'."
+            f"vllm.sync_backend = {backend!r} needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}."
+            f" Use {NEED_GPUS[backend]}."
         )
     if backend == "nccl":
         return (

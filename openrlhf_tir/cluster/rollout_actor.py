@@ -27,13 +27,10 @@ from ..types import Group, GroupKey, GroupMeta, Task
 from ..waiting.deadlines import agent_deadline
 from .collector import collect_rarely, freeze_what_is_loaded
 from .lost import end_of_child, watched
-from .node_room import NodeReport
+from .node_room import NodeReport, node_report
 from .peer_engine import MovesResponses, migration_of
-from .process_watch import node_memory
 from .reaper import end_children_with_us
-from .shared_dir import prove
 from .tokens import Tokens
-from .versions import compare
 
 ENDPOINTS = "endpoints"
 
@@ -68,21 +65,8 @@ class RolloutActor(MovesResponses):
         self.idle_with_groups = IdleWithGroups(lambda: self.engine.stats().get("idle_s", 0.0))
 
     async def check_node(self, mark: Path, theirs: Mapping[str, str]) -> NodeReport:
-        """Compare this node with the controller's, and return what it is.
-
-        Its GPUs are left out: nvidia-smi may take seconds, and only learner ranks are judged by them.
-
-        Args:
-            mark: A file that the controller has just written to the run's directory.
-            theirs: The controller's packages and versions.
-
-        Raises:
-            ConfigError: This node does not see the run's directory, or has other packages.
-        """
-        address = ray.util.get_node_ip_address()
-        await asyncio.to_thread(compare, theirs, self.name, address)
-        await asyncio.to_thread(prove, mark, self.name, address)
-        return NodeReport(address, time.time(), node_memory()[1], gpu=None)
+        """Compare this node with the controller's, and return what it is; see node_room.node_report."""
+        return await asyncio.to_thread(node_report, self.name, mark, theirs, learner=False)
 
     async def start(self, cfg: Config, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         """Load the model and open the endpoint.

@@ -173,14 +173,14 @@ async def _start(cfg: Config, urls: Mapping[str, list[str]], learner: bool) -> S
 
     They start at the same time where they can, because each mostly imports and loads on its own core.
     """
-    if learner and cfg.train.colocate_all:
+    if not learner:
+        return await EnginePool(cfg, urls).start(), None, None, None
+    if cfg.train.colocate_all:
         return await _in_turns(cfg, urls)
-    if learner and cfg.train.share_gpus:
+    if cfg.train.share_gpus:
         shared = await _reserve_shared(cfg)
         pool, ranks = await _all_or_none(EnginePool(cfg, urls, shared=shared).start(), LearnerGroup.start(cfg, shared))
         return pool, ranks, None, shared
-    if not learner:
-        return await EnginePool(cfg, urls).start(), None, None, None
     # The learner's room comes before any engine's: Ray gives each engine the emptiest node, so ranks that need all GPUs
     # of a node would find a part of every node taken.
     reservation = await LearnerGroup.reserve(cfg)

@@ -144,7 +144,7 @@ class FakeCluster:
         self.pool.fleet.on_lost = lambda member: None
 
     async def spawn(
-        self, actor_class: type, index: int, cfg: Config, env_urls: Any, on_death: Callable
+        self, actor_class: type, index: int, cfg: Config, env_urls: Any, on_death: Callable, shared: None
     ) -> EngineHandle:
         actor = self.actor_class(index)
         self.actors.append(actor)
