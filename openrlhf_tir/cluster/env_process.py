@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -82,7 +83,7 @@ async def env_urls(
     urls = {name: e.urls for name, e in cfg.environments.items()}
     async with AsyncExitStack() as kept:
         for name, server in begun.items():
-            urls[name] = [await server.first_start(cfg.train.start_wait_s)]
+            urls[name] = [await server.start(port=0, wait_s=cfg.train.start_wait_s)]
             await kept.enter_async_context(background(f"env server {name}", server.keep_alive))
         yield urls
 
@@ -195,45 +196,53 @@ class EnvServerProcess:
         self.env = e
         self.port = 0
         self.process: asyncio.subprocess.Process | None = None
+        """The process; None before it is started, and when it was seen to have ended."""
         self._log_begins = 0
         """Where the log of the present process begins in the log of all."""
-        self._begun = False
-        """True if `begin` has started the process and `start` has not waited for it yet."""
         self.log = log_file(cfg, e)
         self._name = self.log.stem.replace("_", "-", 2)
         self.port_file = self.log.with_suffix(".port")
 
     async def begin(self) -> None:
-        """Start the process on a free port, for `first_start` to wait for.
+        """Start the process on a free port, for `start` to wait for.
 
-        If this machine has no room for it (a failed fork), `first_start` tries again.
+        If this machine has no room for it (a failed fork), `start` tries again.
         """
         try:
             await self._spawn(port=0)
         except OSError as error:
             log.warning("the %s environment server does not start yet: %s", self.env.name, error)
-            await self.stop()
-            return
-        self._begun = True
 
-    async def first_start(self, wait_s: float) -> str:
-        """Start the server on a free port and return its URL.
+    async def start(self, port: int, wait_s: float) -> str:
+        """Start the server and return its URL once it listens.
 
-        A restart by the launcher tries again for `wait_s`: what ends the server now did not do so when the run began.
+        Args:
+            port: Its port; 0 for a free one.
+            wait_s: Seconds for which a start that fails is tried again, after growing pauses. What ends the server now,
+                or keeps this machine from starting it (a failed fork), need not stay.
+
+        Raises:
+            ConfigError: It ended by itself. The message has the end of its log.
+            EnvError: It was killed, or hangs.
+            OSError: This machine cannot start a process.
         """
         clock = asyncio.get_running_loop().time
-        give_up, failures = clock() + wait_s, 0
+        give_up = clock() + wait_s
+        failures = 0
         while True:
             try:
-                return await self.start(port=0)
+                return await self._start_once(port)
             except (TirError, OSError) as error:
                 if clock() >= give_up:
                     raise
-                await self._pause(failures, error)
+                pause_s = backoff_s(failures)
+                name = self.env.name
+                log.error("the %s environment server does not start (%s); next try in %g s", name, error, pause_s)
+                await asyncio.sleep(pause_s)
                 failures += 1
 
-    async def start(self, port: int) -> str:
-        """Start the server and return its URL once it listens.
+    async def _start_once(self, port: int) -> str:
+        """Do what `start` does, without trying again. One that is killed is started STARTS times.
 
         Raises:
             ConfigError: It ended by itself. The message has the end of its log.
@@ -241,27 +250,26 @@ class EnvServerProcess:
         """
         patience_s = self.cfg.timeouts.start_s if self.env.server_info.builds_index else START_TIMEOUT_S
         for _ in range(STARTS):
-            if not self._begun:
-                await self._spawn(port)
-            self._begun = False
-            process = self._running()
+            process = self.process or await self._spawn(port)
             try:
                 async with asyncio.timeout(patience_s):
                     while not self.port_file.exists() and process.returncode is None:
                         await asyncio.sleep(0.05)
             except TimeoutError:
                 process.kill()
+                self.process = None
                 raise EnvError(self._with_log(f"did not start within {patience_s:g} s")) from None
             if self.port_file.exists():
                 self.port = int(self.port_file.read_text())
                 return f"http://127.0.0.1:{self.port}"
+            self.process = None
             if (code := process.returncode) is None or code >= 0:
                 raise ConfigError(self._with_log(f"did not start: it ended with code {code}"))
             why = f"the {self.env.name} environment server was killed by signal {-code} while it started"
             log.warning("%s", await end_of(self.cfg, self._name, why))
         raise EnvError(self._with_log(f"was killed {STARTS} times while it started"))
 
-    async def _spawn(self, port: int) -> None:
+    async def _spawn(self, port: int) -> asyncio.subprocess.Process:
         self.port_file.unlink(missing_ok=True)
         args = [
             "--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file),
@@ -273,14 +281,11 @@ class EnvServerProcess:
             command = (sys.executable, "-m", server_module(self.env), *args)
             # In its own session it does not get signals to our process group (timeout, Slurm, Ctrl-C): the run winds
             # down first, and ends its servers when it is done.
-            self.process = await asyncio.create_subprocess_exec(
+            self.process = process = await asyncio.create_subprocess_exec(
                 *command, stdout=log, stderr=log, env=self._environ(), start_new_session=True
             )
-        await asyncio.to_thread(watched, self.cfg, self._name, self.process.pid, descendants=False)
-
-    def _running(self) -> asyncio.subprocess.Process:
-        assert self.process is not None, "start() comes first"
-        return self.process
+        await asyncio.to_thread(watched, self.cfg, self._name, process.pid, descendants=False)
+        return process
 
     def _environ(self) -> dict[str, str]:
         """Return our environment variables without secrets that a process that runs the model's code must not have."""
@@ -296,22 +301,17 @@ class EnvServerProcess:
     async def keep_alive(self) -> None:
         """Start the server again on the same port whenever it dies. The environment client retries meanwhile.
 
-        If it does not start, or this machine has no room to start it (a failed fork), it is tried again after a growing
-        pause. The pipeline stops the run when too many groups fail.
+        One that does not start is tried again without end: the pipeline stops the run when too many groups fail.
         """
-        failures = 0
         while True:
-            code = await self._running().wait()
+            assert self.process is not None, "start() comes first"
+            code = await self.process.wait()
+            self.process = None
             why = f"the {self.env.name} environment server ended with code {code}"
             if (place := await asyncio.to_thread(self._crash_place)) is not None:
                 why += f", in {place}"
             log.warning("%s; starting it again", await end_of(self.cfg, self._name, why))
-            try:
-                await self.start(self.port)
-                failures = 0
-            except (TirError, OSError) as error:
-                await self._pause(failures, error)
-                failures += 1
+            await self.start(self.port, wait_s=math.inf)
 
     def _crash_place(self) -> str | None:
         """Return the user's line in which the last process crashed; None if it did not, or its log is gone."""
@@ -322,11 +322,6 @@ class EnvServerProcess:
         except OSError:
             return None
         return crash_place(text, self.env.env.file)
-
-    async def _pause(self, failures: int, error: Exception) -> None:
-        pause_s = backoff_s(failures)
-        log.error("the %s environment server does not start (%s); next try in %g s", self.env.name, error, pause_s)
-        await asyncio.sleep(pause_s)
 
     async def stop(self) -> None:
         """End the process; kill it if it does not end within 10 s."""
