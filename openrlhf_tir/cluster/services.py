@@ -29,6 +29,7 @@ from .learner_group import LearnerGroup
 from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, transport, wait_for_gpus
 from .ray_session import place, ray_session, session_directory
 from .reward_models.replicas import rewarding
+from .say import say
 from .signals import StopSignals, stoppable
 
 
@@ -145,9 +146,9 @@ async def _running(
                 setting=f"{own_servers[0]}.url",
             )
         if learner and (remark := transport(cfg)):
-            console.print(f"[yellow]weights: {remark}", soft_wrap=True, highlight=False)
+            say(console, f"weights: {remark}", "yellow")
         for line in plan(cfg, nodes(), learner=learner):
-            console.print(line, soft_wrap=True, highlight=False)
+            say(console, line)
         async with env_urls(cfg, servers) as urls, rewarding(cfg):
             starting = "starting engines and learner" if learner else "starting engines"
             with console.status(starting), heartbeat.doing(starting):

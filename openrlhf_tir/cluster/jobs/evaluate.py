@@ -18,6 +18,7 @@ from ...pipeline.group_metrics import reward_parts
 from ...rollout.group_runner import EvalMode
 from ...telemetry.progress import bar
 from ...types import GroupKey, GroupMeta, Task
+from ..say import say
 from .measured import EnvResult, EvalResult, HeldOut
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ async def try_to_evaluate(
     """
     figures = await attempt(lambda: evaluate_held_out(services, cfg, tasks, what, sampled), what)
     if isinstance(figures, EvaluationFailed):
-        services.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
+        say(services.console, f"no figures of {what}: {figures}", "yellow")
         return None
     return HeldOut.of(*figures)
 

@@ -30,6 +30,7 @@ from ...pipeline.method_errors import MAX_PROMPTS_IN_A_ROW
 from ...rollout.group_runner import EvalMode
 from ...telemetry.progress import bar
 from ...types import Group, Task
+from ..say import say
 from .evaluate import CONCURRENT_GROUPS, SEE_LOGS, check_failed, groups_at_once, sampled_group
 
 if TYPE_CHECKING:
@@ -101,10 +102,9 @@ async def _evaluate_set(
     store = Store(directory, made_under(cfg, how, asked.name, digest_of(tasks)), tasks)
     try:
         if store.done:
-            services.console.print(
+            say(
+                services.console,
                 f"{what}: {len(store.done)} of {len(tasks)} problems are in {directory} already",
-                soft_wrap=True,
-                highlight=False,
             )
         with bar(f"evaluate {what}", len(store.left), services.console) as advance:
             await sample(

@@ -11,12 +11,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from ...config import Config
 from ...config.sections.output import OF_AVERAGE
 from ...data.chat_template import bos_of
 from ...data.export_template import Block, chat_template, raw_template, template_of
 from ...errors import TurnError
 from ...rollout import protocols
+from ..say import say
 
 TEMPLATE = "chat_template.jinja"
 _OUTPUT = "\x00output\x00"
@@ -25,6 +28,12 @@ _OUTPUT = "\x00output\x00"
 def models(cfg: Config, directory: Path) -> list[Path]:
     """Return the directories of an export: the model's, and that of its moving average, if there is one."""
     return [directory, *([directory.with_name(directory.name + OF_AVERAGE)] if cfg.train.ema_beta else [])]
+
+
+def say_where(console: Console, cfg: Config, directory: Path) -> None:
+    """Print the directories of an export."""
+    for what, path in zip(("model: ", "average:"), models(cfg, directory), strict=False):
+        say(console, f"{what} {path}")
 
 
 def complete(cfg: Config, directory: Path) -> None:

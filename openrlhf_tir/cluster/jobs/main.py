@@ -28,6 +28,7 @@ from ...observability.report.summary import Summary
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...telemetry import heartbeat
 from ...telemetry.jsonl import finite
+from ..say import say
 from ..services import running_services
 from .chat_tools import with_tools
 from .evaluate import evaluate_held_out
@@ -108,14 +109,14 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
     if not console.is_terminal:  # A pipe has no width, so no column may be left out.
         console.width = PIPE_WIDTH
     for line in dict.fromkeys(fact for evaluated_set in plan.sets for fact in evaluated_set.facts):
-        console.print(line, soft_wrap=True, highlight=False)
+        say(console, line)
     with _progress():
         results = run_job(go())
     if out:
         out.write_text(json.dumps(as_json(plan, results), indent=2) + "\n")
     console.print(table(plan, results))
     for line in env_lines(results):
-        console.print(line, soft_wrap=True, highlight=False)
+        say(console, line)
     for name in dict.fromkeys(result.name for result in results) if plan.swept else ():
         # matplotlib takes half a second, which no other command should wait for.
         from ...observability.report.sweep import sweep_png
@@ -129,7 +130,7 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
                 [(result.setting, result.figures) for result in set_results if result.setting is not None],
             )
         )
-        console.print(f"plot: {path}", soft_wrap=True, highlight=False)
+        say(console, f"plot: {path}")
     return results
 
 
@@ -161,8 +162,8 @@ def serve(cfg: Config) -> None:
     async def go() -> None:
         async with running_services(cfg, learner=False) as services:
             for member in services.pool.members:
-                services.console.print(f"{member.url}/v1", soft_wrap=True, highlight=False)
-            services.console.print("serving the model as 'policy', or by its path; Ctrl-C ends it", highlight=False)
+                say(services.console, f"{member.url}/v1")
+            say(services.console, "serving the model as 'policy', or by its path; Ctrl-C ends it")
             await asyncio.get_running_loop().create_future()
 
     with suppress(Stopped):  # the normal end

@@ -11,6 +11,7 @@ from ...errors import ConfigError
 from ...rollout.group_runner import EvalMode
 from ...telemetry.printable import printable
 from ...types import GroupKey, Task, Trajectory
+from ..say import say
 from ..services import Services
 from .evaluate import EVAL_EPOCH
 from .inputs import prompts_of
@@ -52,11 +53,8 @@ def show(console: Console, task: Task, trajectory: Trajectory) -> None:
         f" (yellow, masked), {len(trajectory.calls)} calls, ended by"
         f" {trajectory.stop_reason or trajectory.finish_reason!r}"
     )
-    console.print(facts, soft_wrap=True, highlight=False)
+    say(console, facts)
     if trajectory.failed:
-        failed = printable(f"failed: {trajectory.failed}; such a response is never trained")
-        console.print(failed, style="red", markup=False)
+        say(console, printable(f"failed: {trajectory.failed}; such a response is never trained"), "red")
     elif task.label:
-        console.print(
-            f"label {task.label!r}, reward {trajectory.reward}", highlight=False, soft_wrap=True, markup=False
-        )
+        say(console, f"label {task.label!r}, reward {trajectory.reward}")

@@ -18,7 +18,6 @@ from rich.console import Console
 
 from ...config import Config
 from ...config.secrets import without_keys
-from ...config.sections.output import OF_AVERAGE
 from ...config.settings import to_toml
 from ...errors import LearnerDied
 from ...learner.schedule import lr_schedule
@@ -33,7 +32,9 @@ from ...telemetry.progress import bar
 from ...waiting.restart_count import RestartCount
 from ..learner_group import MAX_RESTARTS, LearnerGroup
 from ..ray_session import ray_session
+from ..say import say
 from ..signals import stoppable
+from . import exported
 from .run_job import run_job
 from .sft_inputs import SftInputs, checkpoints_of
 
@@ -75,7 +76,7 @@ async def _run(
         with disk.faults_as_unavailable(checkpoints.directory):
             messages = [*resume_messages(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]
         for message in messages:
-            console.print(f"resume: {message}", soft_wrap=True, highlight=False, markup=False)
+            say(console, f"resume: {message}")
     public = without_keys(cfg)
     (cfg.run_dir / "config.toml").write_text(to_toml(public))
     losses: dict[str, float] = {}
@@ -96,9 +97,7 @@ async def _run(
                     stop.raise_if_asked(error)
                     if not restarts.take():
                         raise
-                    console.print(
-                        f"[yellow]{error} All ranks start again, {restarts}.", soft_wrap=True, highlight=False
-                    )
+                    say(console, f"{error} All ranks start again, {restarts}.", "yellow")
                 await ranks.stop()
                 ranks = await LearnerGroup.start_again(cfg)
                 resume = await asyncio.to_thread(checkpoints.choose)
@@ -114,10 +113,8 @@ async def _run(
         "model": str(model),
     }
     (cfg.run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
-    console.print(", ".join(f"{name} {value:.4f}" for name, value in losses.items()), soft_wrap=True, highlight=False)
-    console.print(f"model:  {model}", soft_wrap=True, highlight=False)
-    if cfg.train.ema_beta:
-        console.print(f"average: {model}{OF_AVERAGE}", soft_wrap=True, highlight=False)
+    say(console, ", ".join(f"{name} {value:.4f}" for name, value in losses.items()))
+    exported.say_where(console, cfg, model)
     return summary
 
 

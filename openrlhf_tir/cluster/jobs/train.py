@@ -49,6 +49,7 @@ from ..lanes import PoolLanes
 from ..learner_group import MAX_RESTARTS
 from ..nodes import has_gpus, only_here
 from ..rollout_actor import ENDPOINTS
+from ..say import say
 from ..services import Services
 from . import exported
 from .control import followed
@@ -154,7 +155,7 @@ async def run_training(
     with _not_fatal("the audit of the ledger"):
         _print_audit(services.console, cfg.run_dir / LEDGER)
     if version == 0:
-        services.console.print(f"[yellow]{_untrained(cfg)}", soft_wrap=True, highlight=False)
+        say(services.console, _untrained(cfg), "yellow")
     model = cfg.run_dir / cfg.ckpt.output_dir
     await _export(services, cfg, checkpoints, model)
     columns = metrics_log.read(cfg.run_dir)
@@ -177,8 +178,7 @@ async def run_training(
         cycle=cycle_of(columns),
     )
     _show_result(services.console, cfg, summary)
-    for what, path in zip(("model: ", "average:"), exported.models(cfg, model), strict=False):
-        services.console.print(f"{what} {path}", soft_wrap=True)
+    exported.say_where(services.console, cfg, model)
     await _export_best(services, cfg, checkpoints, model.with_name(f"{model.name}_best"))
     return summary
 
@@ -204,7 +204,7 @@ def _show_result(console: Console, cfg: Config, summary: summaries.Summary) -> N
         # It imports matplotlib, for which the start of a run need not wait.
         from ...observability.report.build import build_report
 
-        console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
+        say(console, f"report: {build_report(cfg.run_dir)}")
 
 
 async def _export(services: Services, cfg: Config, checkpoints: Checkpoints, model: Path) -> None:
@@ -242,11 +242,9 @@ async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints
         try:
             async with services.learning():
                 await checkpoints.export_best(services.learner, directory, lambda made: exported.complete(cfg, made))
-            services.console.print(
-                f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True
-            )
+            say(services.console, f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})")
         except (CheckpointDamaged, OSError) as error:
-            services.console.print(f"[red]best:   not exported. {error}", soft_wrap=True, highlight=False)
+            say(services.console, f"best:   not exported. {error}", "red")
 
 
 @contextmanager
@@ -269,7 +267,7 @@ def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkp
             messages = [*messages, message]
         messages += checkpoints.accept(path) if path else []
     for message in messages:
-        console.print(f"resume: {message}", soft_wrap=True, highlight=False, markup=False)
+        say(console, f"resume: {message}")
     return path is not None
 
 
@@ -325,10 +323,8 @@ async def _pipeline(run: _Run, resume: bool, pushing: AsyncExitStack) -> int:
                 raise
             kind = LearnerDied if lost.subgroup(LearnerDied) else PayloadLost
             event = "A learner rank is lost" if kind is LearnerDied else "Sampled groups are lost"
-            services.console.print(
-                f"[yellow]{event} ({kind.reason}). All ranks start again from the last checkpoint, {restarts}.",
-                soft_wrap=True,
-            )
+            message = f"{event} ({kind.reason}). All ranks start again from the last checkpoint, {restarts}."
+            say(services.console, message, "yellow")
         services.pool.hold_new_engines()
         await pushing.aclose()
         await services.replace_learner(cfg)
@@ -350,16 +346,14 @@ async def _calibrated(services: Services, cfg: Config, publisher: WeightPublishe
         except WeightsUnverified as error:
             if not tries_left:
                 raise
-            services.console.print(
-                f"[yellow]{error} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False
-            )
+            say(services.console, f"{error} Waiting for an engine that replaces them.", "yellow")
             await within(
                 Deadline.of(cfg, "timeouts.start_s"),
                 services.pool.wait_until_healthy(),
                 "The replacement of the engines",
             )
         else:
-            services.console.print(f"canary, calibrated: {reference.tolerance}", highlight=False)
+            say(services.console, f"canary, calibrated: {reference.tolerance}")
             return reference
     raise AssertionError("the last calibration returns or raises")
 
@@ -385,11 +379,10 @@ async def _train_until_ranks_die(run: _Run, publisher: WeightPublisher, resume: 
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in services.pool.members)
-        services.console.print(
+        say(
+            services.console,
             f"rollout.agent = external: waiting for agents that take tasks (POST /agent/tasks) at {urls};"
             f" {cfg.run_dir / ENDPOINTS} lists them. examples/openai_agent.py is one.",
-            soft_wrap=True,
-            highlight=False,
         )
     timeline = timelines.Timeline(cfg.run_dir / timelines.FILE)
     ledger = Ledger(cfg.run_dir / LEDGER)
@@ -440,11 +433,9 @@ def _read_base(cfg: Config) -> HeldOut | None:
 def _print_audit(console: Console, ledger: Path) -> None:
     report = audit(ledger)
     ends = ", ".join(f"{end} {count}" for end, count in sorted(report.ended.items()))
-    console.print(
-        f"ledger: {ends}; open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False
-    )
+    say(console, f"ledger: {ends}; open {len(report.open)}, errors {len(report.errors)}")
     for error in report.errors:
-        console.print(f"[red]ledger: {error}")
+        say(console, f"ledger: {error}", "red")
 
 
 def _untrained(cfg: Config) -> str:

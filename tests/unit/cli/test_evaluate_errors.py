@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
+from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task
 from tests.pipeline.fakes import group_of
@@ -44,3 +48,16 @@ def test_figures_of_several_environments_are_told_apart_and_of_one_are_not():
         guess.calls,
     ) == (1.0, 2, 3.0)
     assert summarise(tasks[:2], list(metas[:2]), 2).by_env == {}
+
+
+async def test_an_error_that_looks_like_markup_is_printed_and_ends_no_run(monkeypatch):
+    """The chat templates of some models have such tokens, and an error of a user's reward may quote them."""
+    from openrlhf_tir.cluster.jobs import evaluate
+
+    async def fail(*_):
+        return EvaluationFailed("mine.py:4: KeyError: '[/INST]'", 2, 2)
+
+    console = Console(file=io.StringIO(), width=200)
+    monkeypatch.setattr(evaluate, "attempt", fail)
+    assert await evaluate.try_to_evaluate(SimpleNamespace(console=console), Config(), [], "the base model") is None
+    assert "'[/INST]'" in console.file.getvalue()
