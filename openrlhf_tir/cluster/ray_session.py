@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import psutil
@@ -28,7 +28,7 @@ from ..waiting.deadlines import Deadline, within
 from .nodes import Room, has_gpus, nodes
 from .own_sessions import own_sessions
 from .ray_address import check_ray_address
-from .signals import DIE_S, StopSignals
+from .signals import StopSignals, kill
 
 LOCAL_OBJECT_STORE = 512 << 20
 """Bytes of the object store of a Ray that is started here without GPUs."""
@@ -153,10 +153,7 @@ def _end_all_but(before: set[psutil.Process]) -> None:
         for child in set(psutil.Process().children()) - before
         for daemon in (child, *child.children(recursive=True))
     }
-    for daemon in daemons:
-        with suppress(psutil.NoSuchProcess):
-            daemon.kill()
-    psutil.wait_procs(daemons, timeout=DIE_S)
+    kill(daemons)
 
 
 @contextmanager

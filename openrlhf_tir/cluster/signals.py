@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import psutil
@@ -175,8 +175,13 @@ def end_at_once(why: str, marker: str | None) -> None:
     if marker:
         processes |= {info.process for info in all_processes() if any(marker in word for word in info.command)}
     processes.discard(psutil.Process())
+    kill(processes)
+    os._exit(130)
+
+
+def kill(processes: Collection[psutil.Process]) -> None:
+    """Kill processes and wait until they are gone."""
     for process in processes:
         with suppress(psutil.Error):  # It has ended already.
             process.kill()
     psutil.wait_procs(processes, timeout=DIE_S)
-    os._exit(130)
