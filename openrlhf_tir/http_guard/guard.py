@@ -1,8 +1,8 @@
-"""Guard: what every request passes first (plain ASGI, so that mounted apps are guarded as well).
+"""Check every request before the app sees it (plain ASGI, so that mounted apps are guarded as well).
 
     401   without the bearer token, where there is one; OPEN_PATH needs none
     403   of a web page from elsewhere, where there is no token (origin)
-    413   a body of more than `max_body_bytes`, announced or in chunks
+    413   a body of more than `max_body_bytes`, whether its length was given or it comes in chunks
     408   a body that has not arrived within `body_timeout_s`
     429   bodies of all requests together above `held_bytes`: what is being received or answered
     422   JSON that is none (json_body)
@@ -25,13 +25,15 @@ from .origin import REFUSED, is_foreign
 OPEN_PATH = "/health"
 """The path that needs no token."""
 LINGER_S = 30.0
-"""How long what a refused client still sends is read and forgotten."""
+"""Longest time in seconds for which what a refused client still sends is read and dropped."""
 LINGER_S_OF_A_SLOW_CLIENT = 1.0
-"""The same for a client that has had its time: long enough to hear the answer."""
+"""The same for a client that has used up its time: it is long enough to hear the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
+    """Limits of the bodies of requests."""
+
     max_body_bytes: int = 4 << 20
     body_timeout_s: float = 60.0
     """Seconds that may pass from the end of the header to the end of the body."""
@@ -44,12 +46,15 @@ class _Refused(Exception):
 
 
 class Guard:
+    """An app behind the checks of this module."""
+
     def __init__(self, app: ASGIApp, *, token: str | None, limits: BodyLimits) -> None:
-        """`token` None lets everyone in."""
+        """Guard an app. Without a token everyone may use it, except for web pages from elsewhere."""
         self.app = app
         self.limits = limits
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._held = 0
+        """Bytes of the bodies that are being received or answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -78,14 +83,12 @@ class Guard:
         if body is None:
             return None  # the client left half-way: nobody is there to be answered
         try:
-            await self._pass_on(scope, receive, send, body)
+            if body and json_body.is_json(_header(scope, b"content-type")) and (fault := json_body.fault(body)):
+                await refuse(send, None, 422, [fault])
+            else:
+                await self.app(scope, replayed(body, receive), send)
         finally:
             self._held -= len(body)
-
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
-        if body and json_body.is_json(_header(scope, b"content-type")) and (fault := json_body.fault(body)):
-            return await refuse(send, None, 422, [fault])
-        await self.app(scope, replayed(body, receive), send)
 
     def _allowed(self, scope: Scope) -> bool:
         return (
@@ -95,8 +98,9 @@ class Guard:
         )
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body, which counts as held from now on; None when the client left first. Raises _Refused."""
-        limit, length = self.limits.max_body_bytes, _header(scope, b"content-length") or b"0"
+        """Return the body, which counts as held from now on; None if the client left first. Raises _Refused."""
+        limit = self.limits.max_body_bytes
+        length = _header(scope, b"content-length") or b"0"
         if not length.isdigit() or len(length) > 18 or int(length) > limit:
             raise _Refused(413, f"Body of {length[:20].decode('latin1')} bytes exceeds the limit of {limit}.")
         body = bytearray()
@@ -144,11 +148,19 @@ def _header(scope: Scope, name: bytes) -> bytes:
 async def refuse(
     send: Send, receive: Receive | None, status: int, detail: object, *, linger_s: float = LINGER_S
 ) -> None:
-    """Answer at once.
+    """Answer at once with an error.
 
     With `receive` the connection takes no other request, and stays open until the client has sent all or hears the
     answer and hangs up, at most `linger_s` seconds: closed any earlier, it is reset under a client that still sends,
-    and the answer is lost (nginx: lingering close)."""
+    and the answer is lost (nginx: lingering close).
+
+    Args:
+        send: Sends the answer.
+        receive: Receives what is left of the request; None if its body was read.
+        status: The HTTP status.
+        detail: What the answer says, as JSON can hold it.
+        linger_s: See above.
+    """
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if receive is not None:

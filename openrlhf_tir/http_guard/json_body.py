@@ -1,8 +1,8 @@
-"""JSON body: the one answer to what Python's parser takes and nobody can send on: NaN, infinities, lone surrogates,
-endless nesting.
+"""Refuse what Python's JSON parser takes and nobody can send on: NaN, infinities, lone surrogates, endless nesting.
 
 `json.loads` reads all of these; they fail only later, in a handler, a log line or the reply, as an internal error. So
-they are refused before any handler runs: 422, in the shape of FastAPI's own refusals, with the place, not the input."""
+they are refused before any handler runs: 422, in the form of FastAPI's own refusals, with the place but not the input.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fastapi.responses import JSONResponse
 from pydantic_core import from_json
 
 _OVERFLOWS = re.compile(rb"[eE]\+?\d{3}|\d{309}")
-"""What a number that reads as infinity must contain; text may contain it as well."""
+"""Matches a part of every number that reads as infinity. It may match text as well."""
 MAX_ERRORS = 20
 MAX_CHARS = 300
-"""Longest message and longest key that are told: both may quote what the client sent."""
+"""Longest message and longest key in an answer: both may quote what the client sent."""
 
 
 def is_json(content_type: bytes) -> bool:
-    """Whether FastAPI would read a body of this type as JSON."""
+    """Return True if FastAPI would read a body of this type as JSON."""
     kind = content_type.split(b";", 1)[0].strip().lower()
     return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
 
 
 def fault(body: bytes) -> dict[str, Any] | None:
-    """What is wrong with a body that claims to be JSON, as FastAPI would say it; None when nothing is."""
+    """Return what is wrong with a body that claims to be JSON, in FastAPI's form; None if nothing is."""
     try:
         value = from_json(body, allow_inf_nan=False, cache_strings="none")
     except ValueError as e:
@@ -41,7 +41,7 @@ def fault(body: bytes) -> dict[str, Any] | None:
 
 
 def _position(body: bytes) -> int:
-    """Where Python's parser, whose offsets FastAPI tells, would have stopped; 0 where it would not have."""
+    """Return where Python's parser, whose offsets FastAPI reports, stops; 0 if it does not."""
     try:
         json.loads(body)
     except json.JSONDecodeError as e:
@@ -52,7 +52,7 @@ def _position(body: bytes) -> int:
 
 
 def _has_infinity(value: Any) -> bool:
-    """Whether a parsed body holds an infinity; its parser has bounded its depth."""
+    """Return True if a parsed body holds an infinity."""
     left = [value]
     while left:
         item = left.pop()
@@ -66,7 +66,10 @@ def _has_infinity(value: Any) -> bool:
 
 
 def answer_malformed(app: FastAPI) -> None:
-    """422 without the input, which may be secret, huge or no JSON. Bounded, however many items of a batch are wrong."""
+    """Have the app answer a malformed body with 422, without the input, which may be secret, huge or not JSON.
+
+    The answer is bounded, however many items of a batch are wrong.
+    """
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, e: RequestValidationError) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""Leaving: who hangs up gives up what was asked. Nobody computes an answer that nobody reads."""
+"""Cancel the work for a client that hangs up: nobody computes an answer that nobody reads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from starlette.types import Receive
 
 T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's status for it: seen by no client, only by middlewares and logs."""
+"""nginx's status for a client that left. Only middlewares and logs see it."""
 LOOKS = 8
-"""Turns of the event loop in which an end of file that has arrived becomes what `receive` says, and some to spare."""
+"""Turns of the event loop after which `receive` knows of an end of file that has arrived, with some to spare."""
 
 
 class ClientLeft(Exception):
@@ -23,15 +23,19 @@ class ClientLeft(Exception):
 async def unless_client_leaves(
     receive: Receive, work: Coroutine[Any, Any, T], give_back: Callable[[T], None] | None = None
 ) -> T:
-    """The result of `work`. When the client hangs up first, `work` is cancelled and has ended before ClientLeft is
-    raised.
+    """Return the result of `work`, which is cancelled if the client hangs up first.
 
-    `give_back` gets a result that must not be lost with a client who hung up before `work` ended, which a busy event
-    loop reads later.
+    Args:
+        receive: Receives from the client. The request's body must have been read: the next message is that it left.
+        work: Computes the answer.
+        give_back: Gets a result that must not be lost, if the client hung up before `work` had ended and the event loop
+            was too busy to notice in time.
 
-    The request's body must have been read: what `receive` says next is that the client left.
+    Raises:
+        ClientLeft: The client hung up. `work` has ended.
     """
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_hangs_up(receive))
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_hangs_up(receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -51,12 +55,13 @@ async def unless_client_leaves(
 
 
 async def _hangs_up(receive: Receive) -> None:
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def answer_leavers(app: FastAPI) -> None:
-    """ClientLeft is no error: nobody reads the answer."""
+    """Have the app end a request whose client left without an error."""
 
     @app.exception_handler(ClientLeft)
     async def left(request: Request, e: ClientLeft) -> Response:

@@ -1,9 +1,10 @@
-"""Origin: requests that a web page sends to a server without a token are refused, unless the page is the server's own.
+"""Refuse the requests that a web page sends to a server without a token, unless the page is the server's own.
 
 A server on loopback without a token is open to every program of the machine, and a browser runs programs of strangers:
 a page may open a WebSocket to 127.0.0.1, or post to it, without asking. Browsers send `Origin` with such requests, and
 other clients do not. A page's own server is one whose origin is the address that was asked; that address must be an IP
-address or localhost, since a stranger's name may be made to mean 127.0.0.1 (DNS rebinding)."""
+address or localhost, since a stranger's name may be made to mean 127.0.0.1 (DNS rebinding).
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,12 @@ REFUSED = "Requests of web pages from elsewhere are refused, as this server has 
 
 
 def is_foreign(scope: Scope, allowed: Collection[str] = ()) -> bool:
-    """Return whether a request comes from a web page of another origin. `allowed`: origins that may ask all the same,
-    e.g. "http://127.0.0.1:3000"."""
+    """Return True if a request comes from a web page of another origin.
+
+    Args:
+        scope: The request.
+        allowed: Origins that may send requests all the same, such as "http://127.0.0.1:3000".
+    """
     headers = dict(scope["headers"])
     origin = headers.get(b"origin", b"").decode("latin1")
     if not origin or origin in allowed:
