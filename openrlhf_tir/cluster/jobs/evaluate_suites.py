@@ -85,21 +85,29 @@ async def evaluate_plan(services: Services, plan: Plan, tasks: dict[str, list[Ta
         EvaluationFailed: A set lost too many samples. The sets before it have their figures.
     """
     done = []
-    for asked in plan.sets:
-        for how in plan.settings:
-            setting = plan.value(how) if plan.swept else None
-            what = asked.name if setting is None else f"{asked.name} {plan.swept} {setting:g}"
-            found = await _evaluate_set(
-                services, plan.cfg, asked, plan.directory(asked, how), how, tasks[asked.name], what
-            )
-            done.append(Evaluated(asked.name, setting, found, plan.directory(asked, how)))
+    for evaluated_set in plan.sets:
+        name = evaluated_set.name
+        for sampling in plan.settings:
+            value = plan.value(sampling) if plan.swept else None
+            what = name if value is None else f"{name} {plan.swept} {value:g}"
+            directory = plan.directory(evaluated_set, sampling)
+            set_figures = await _evaluate_set(services, plan.cfg, evaluated_set, directory, sampling, tasks[name], what)
+            done.append(Evaluated(name, value, set_figures, directory))
     return done
 
 
 async def _evaluate_set(
-    services: Services, cfg: Config, asked: PlannedSet, directory: Path, how: Sampled, tasks: list[Task], what: str
+    services: Services,
+    cfg: Config,
+    evaluated_set: PlannedSet,
+    directory: Path,
+    sampling: Sampled,
+    tasks: list[Task],
+    what: str,
 ) -> dict[str, Any]:
-    store = Store(directory, made_under(cfg, how, asked.name, digest_of(tasks)), tasks)
+    """Evaluate one set under one setting and return its figures. `what` names both for the display."""
+    name = evaluated_set.name
+    store = Store(directory, made_under(cfg, sampling, name, digest_of(tasks)), tasks)
     try:
         if store.done:
             say(
@@ -110,21 +118,20 @@ async def _evaluate_set(
             await sample(
                 services.pool,
                 store,
-                asked.name,
-                how,
-                MAX_PROMPTS_IN_A_ROW,
-                at_once=groups_at_once(cfg, how.n),
+                name,
+                sampling,
+                at_once=groups_at_once(cfg, sampling.n),
                 tick=advance,
             )
-        check_lost(store.items, how.n, directory)
-        silent = without_calls(cfg, how.max_calls)
-        found = figures(store.items, how.n, seed=cfg.train.seed, without_calls=silent) | {
+        check_lost(store.items, sampling.n, directory)
+        silent = without_calls(cfg, sampling.max_calls)
+        set_figures = figures(store.items, sampling.n, seed=cfg.train.seed, without_calls=silent) | {
             "rows": len(tasks),
-            "published": asked.published,
-            "facts": list(asked.facts),
+            "published": evaluated_set.published,
+            "facts": list(evaluated_set.facts),
         }
-        store.finish(found)
-        return found
+        store.finish(set_figures)
+        return set_figures
     finally:
         store.close()
 
@@ -133,8 +140,7 @@ async def sample(
     pool: EnginePool,
     store: Store,
     suite: str,
-    how: Sampled,
-    max_broken: int = 3,
+    sampling: Sampled,
     *,
     at_once: int = CONCURRENT_GROUPS,
     tick: Callable[[], None] = lambda: None,
@@ -145,30 +151,29 @@ async def sample(
         pool: The engines.
         store: The items.
         suite: Name of the suite.
-        how: The setting.
-        max_broken: Consecutive problems that an error of the method's own code may lose.
+        sampling: The setting.
         at_once: Problems that are sampled at the same time.
         tick: Called after each problem.
 
     Raises:
-        EvaluationFailed: `max_broken` consecutive problems were lost to the method's own code.
+        EvaluationFailed: MAX_PROMPTS_IN_A_ROW consecutive problems were lost to the method's own code.
     """
     gate = asyncio.Semaphore(at_once)
-    mode = EvalMode(how.n, how.temperature, how.top_p, how.max_calls)
+    mode = EvalMode(sampling.n, sampling.temperature, sampling.top_p, sampling.max_calls)
     broken = 0
 
     async def sample_problem(index: int) -> None:
         nonlocal broken
         async with gate:
             sampled, method_error = await _group(pool, index, store.tasks[index], mode)
-            item = item_of(suite, index, store.tasks[index], sampled, how.n)
+            item = item_of(suite, index, store.tasks[index], sampled, sampling.n)
             store.add(item)
         broken = broken + 1 if method_error and not item.n else 0
-        if broken >= max_broken:
+        if broken >= MAX_PROMPTS_IN_A_ROW:
             raise EvaluationFailed(
                 f"{broken} consecutive problems of {suite} cannot be graded. The last error: {method_error}",
-                how.n * broken,
-                how.n * broken,
+                sampling.n * broken,
+                sampling.n * broken,
             )
         tick()
 

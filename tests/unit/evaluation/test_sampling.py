@@ -58,7 +58,7 @@ async def sampled(tmp_path, pool):
 
     store = Store(tmp_path, {}, TASKS)
     try:
-        await sample(pool, store, "aime24", HOW, 3)
+        await sample(pool, store, "aime24", HOW)
     finally:
         store.close()
     return store
