@@ -50,12 +50,15 @@ from ..pushes import BUCKET_BYTES, EXPOSED_BUCKETS
 from .bounds import HEAD_CHUNK_BYTES, HEAD_CHUNK_TOKENS
 from .model_size import (
     AVERAGE_BYTES,
+    INCOMPLETE,
     OPTIMISER_BYTES,
     WEIGHT_BYTES,
     Experts,
+    Sizes,
     checkpoint_bytes,
     config_json,
     parameters,
+    text_config,
 )
 
 LIVE_PARAMETERS = 10**9
@@ -121,29 +124,23 @@ class Shape:
     @classmethod
     def of(cls, config: dict[str, Any]) -> Shape | None:
         """Return the sizes in a config.json; None if it is incomplete."""
-        text = config.get("text_config") or config
+        text = text_config(config)
         try:
-            hidden, layers, heads = (
-                int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")
-            )
+            sizes = Sizes.of(text)
             mixture = Experts.of(config)
             if mixture is None or not mixture.chosen:
                 inner = int(text["intermediate_size"])
             else:
                 inner = mixture.inner * mixture.chosen + mixture.shared
             return cls(
-                hidden,
-                layers,
-                heads,
-                int(text.get("num_key_value_heads") or heads),
-                int(text.get("head_dim") or hidden // heads),
+                *sizes,
                 inner,
                 int(text.get("vocab_size") or 0),
                 copies=mixture.chosen if mixture else 0,
-                experts=3 * hidden * mixture.inner * mixture.count if mixture else 0,
+                experts=3 * sizes.hidden * mixture.inner * mixture.count if mixture else 0,
                 expert_id_bytes=(1 if mixture.count <= 256 else 2) if mixture else 0,
             )
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+        except INCOMPLETE:
             return None
 
     def activation_bytes(self, w: int, *, fused: bool, lean: bool, fp32_attention: bool) -> int:

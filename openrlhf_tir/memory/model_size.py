@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config import Config
 from ..config.paths import can_only_be_path, local_path, query_path
@@ -37,6 +37,8 @@ _SHARED_SIZES = ("shared_expert_intermediate_size", "shared_intermediate_size")
 """Names of the inner size of all shared experts together."""
 _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 """Names of the number of layers at the beginning that have no experts."""
+INCOMPLETE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""Errors of reading a config.json that is incomplete or damaged; ArithmeticError is of an infinity, or of no heads."""
 HUB_S = 5.0
 """Deadline of the hub's answer for a file of a kilobyte, in seconds. If it passes, the size is unknown, and the run
 pushes its weights as on a small /dev/shm."""
@@ -79,6 +81,36 @@ def parameters(model: str) -> int | None:
     return from_files or of_config(config_json(model))
 
 
+class Sizes(NamedTuple):
+    """Sizes of a decoder's layers.
+
+    Attributes:
+        hidden: Hidden size.
+        layers: Number of layers.
+        heads: Attention heads.
+        keys: Heads of keys and values.
+        head_dim: Size of a head.
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    keys: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, text: Mapping[str, Any]) -> Sizes:
+        """Return the sizes in the part of a config.json that `text_config` returns. Raises one of INCOMPLETE."""
+        hidden, layers, heads = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+        keys = int(text.get("num_key_value_heads") or heads)
+        return cls(hidden, layers, heads, keys, int(text.get("head_dim") or hidden // heads))
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a config.json that describes the decoder."""
+    return config.get("text_config") or config
+
+
 @dataclass(frozen=True)
 class Experts:
     """A decoder's experts, as its config.json has them.
@@ -101,12 +133,8 @@ class Experts:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Experts | None:
-        """Return the experts of a model; None if it has none.
-
-        Raises:
-            KeyError, TypeError, ValueError: The configuration is incomplete or damaged.
-        """
-        text = config.get("text_config") or config
+        """Return the experts of a model; None if it has none. Raises one of INCOMPLETE."""
+        text = text_config(config)
         count = _first(text, _EXPERT_COUNTS)
         if not count:
             return None
@@ -154,18 +182,17 @@ def active_parameters(config: Mapping[str, Any]) -> int | None:
     try:
         experts = Experts.of(config)
         count = of_config(config, experts=experts.chosen if experts and experts.chosen else None)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+    except INCOMPLETE:
         return None
     if count is None:
         return None
-    text = config.get("text_config") or config
+    text = text_config(config)
     return count - (0 if _is_tied(config) else int(text["vocab_size"]) * int(text["hidden_size"]))
 
 
 def _is_tied(config: Mapping[str, Any]) -> bool:
     """Return True if the head has no matrix of its own."""
-    text = config.get("text_config") or config
-    return text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)) is True
+    return text_config(config).get("tie_word_embeddings", config.get("tie_word_embeddings", False)) is True
 
 
 @functools.cache
@@ -182,9 +209,8 @@ def attention_parity(model: str) -> float:
     active = active_parameters(config)
     if active is None:
         return math.inf
-    text = config.get("text_config") or config
-    h, layers, heads = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
-    return active / (layers * heads * int(text.get("head_dim") or h // heads))
+    sizes = Sizes.of(text_config(config))
+    return active / (sizes.layers * sizes.heads * sizes.head_dim)
 
 
 def config_json(model: str) -> dict[str, Any]:
@@ -267,12 +293,10 @@ def of_config(config: Mapping[str, Any], *, experts: int | None = None) -> int |
         config: The content of config.json.
         experts: Count this many experts in place of all.
     """
-    text = config.get("text_config") or config
+    text = text_config(config)
     try:
-        h, layers, heads, vocabulary = (
-            int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-        )
-        keys, d = int(text.get("num_key_value_heads") or heads), int(text.get("head_dim") or h // heads)
+        h, layers, heads, keys, d = Sizes.of(text)
+        vocabulary = int(text["vocab_size"])
         attention = _latent(text, h, heads) if text.get("kv_lora_rank") else 2 * h * heads * d + 2 * h * keys * d
         mixture = Experts.of(config)
         if mixture is None:
@@ -281,7 +305,7 @@ def of_config(config: Mapping[str, Any], *, experts: int | None = None) -> int |
             count = mixture.count if experts is None else experts
             with_experts = 3 * h * (mixture.inner * count + mixture.shared) + h * count
             mlps = mixture.layers * with_experts + (layers - mixture.layers) * 3 * h * mixture.dense_inner
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):  # the last: infinity, or no heads
+    except INCOMPLETE:
         return None
     total = layers * attention + mlps + vocabulary * h * (1 if _is_tied(config) else 2)
     return total if total > 0 else None
