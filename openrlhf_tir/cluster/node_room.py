@@ -21,7 +21,7 @@ from ..errors import ConfigError
 from ..machine.gpus import gpu_memory
 from ..machine.sizes import size
 from ..memory.host_plan import KEPT_FREE, REMEDY, host_plan, usable
-from ..memory.memory_plan import memory_plan
+from ..memory.memory_plan import memory_plan, wants_liger
 from .process_watch import node_memory
 from .shared_dir import prove
 from .versions import compare
@@ -102,8 +102,6 @@ def check_room(cfg: Config, reports: Sequence[NodeReport], *, gpus: bool) -> Non
 
 
 def _with_kernels_of(report: NodeReport, cfg: Config) -> Config:
-    """Return the configuration with ds.use_liger_kernel as a node with a GPU takes it where it is unset."""
-    if cfg.ds.use_liger_kernel is not None:
-        return cfg
-    used = report.has_liger and cfg.ds.ring_attn_size == 1
-    return cfg.model_copy(update={"ds": cfg.ds.model_copy(update={"use_liger_kernel": used})})
+    """Return the configuration with ds.use_liger_kernel as a node with a GPU takes it."""
+    ds = cfg.ds.model_copy(update={"use_liger_kernel": wants_liger(cfg, report.has_liger)})
+    return cfg.model_copy(update={"ds": ds})

@@ -338,14 +338,20 @@ def recomputed_layers(cfg: Config, shape: Shape) -> int:
     return min(number, shape.layers) if isinstance(number, int) else shape.layers
 
 
-def wants_liger(cfg: Config) -> bool:
+def wants_liger(cfg: Config, installed: bool | None = None) -> bool:
     """Return True if a learner with a GPU computes its layers by Liger: as ds.use_liger_kernel says.
 
     Unset, it does where the package is installed; with sequence parallelism, which was not tested with it, it does not.
+
+    Args:
+        cfg: The configuration.
+        installed: Whether the learner's node has the package; None if that is this node.
     """
-    if cfg.ds.use_liger_kernel is None:
-        return find_spec("liger_kernel") is not None and cfg.ds.ring_attn_size == 1
-    return cfg.ds.use_liger_kernel
+    if cfg.ds.use_liger_kernel is not None:
+        return cfg.ds.use_liger_kernel
+    if installed is None:
+        installed = find_spec("liger_kernel") is not None
+    return installed and cfg.ds.ring_attn_size == 1
 
 
 def learner_parts(
