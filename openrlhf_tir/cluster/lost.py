@@ -69,7 +69,7 @@ async def end_of_child(cfg: Config, name: str, pid: int, why: str) -> str:
 
 def _look_up(run_dir: Path, name: str, why: str, certain: bool) -> str:
     """Do what `end_of` does, in a thread."""
-    ends = _wait_for_records(run_dir / ENDS, name, RECORD_S if certain else DESCENDANT_S)
+    ends = _wait_for_records(run_dir / ENDS, name, certain)
     sentence = "; ".join([why.rstrip("."), *map(in_words, ends)])
     if any(_may_be_memory(record) for record in ends) and MEMORY_REMEDY not in sentence:
         sentence += f". {MEMORY_REMEDY}"
@@ -78,13 +78,19 @@ def _look_up(run_dir: Path, name: str, why: str, certain: bool) -> str:
     return sentence
 
 
-def _wait_for_records(directory: Path, name: str, wait_s: float) -> list[dict[str, Any]]:
-    """Return the records of a process and its descendants, and remove them, because they are reported once."""
-    deadline = time.monotonic() + wait_s
-    while not (paths := records(directory, name)) and directory.is_dir() and time.monotonic() < deadline:
+def _wait_for_records(directory: Path, name: str, certain: bool) -> list[dict[str, Any]]:
+    """Return the records of a process and its descendants, and remove them, because they are reported once.
+
+    Of a process that certainly died its own record is waited for: those of its descendants are written before.
+    """
+    own_record = directory / f"{name}.json"
+    deadline = time.monotonic() + (RECORD_S if certain else DESCENDANT_S)
+    while directory.is_dir() and time.monotonic() < deadline:
+        if own_record.exists() or (records(directory, name) and not certain):
+            break
         time.sleep(0.05)
     ends = []
-    for path in paths:
+    for path in records(directory, name):
         with suppress(OSError, ValueError):
             ends.append(json.loads(path.read_text()))
         path.unlink(missing_ok=True)

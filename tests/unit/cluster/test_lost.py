@@ -65,6 +65,15 @@ async def test_a_process_that_is_killed_is_told_with_signal_and_memory_and_kept(
     assert entry["ends"][0]["signal"] in (signal.SIGKILL, None)  # None: a kernel before 6.15 may not tell
 
 
+async def test_the_record_of_a_dead_process_is_waited_for_although_that_of_a_descendant_is_there(cfg, monkeypatch):
+    monkeypatch.setattr(lost, "RECORD_S", 300.0)
+    leave(cfg, "rollout-0.81", pid=81)
+    asyncio.get_running_loop().call_later(0.2, leave, cfg, "rollout-0")
+    told = await end_of(cfg, "rollout-0", "its process died")
+    assert "71" in told and "81" in told
+    assert not [*(cfg.run_dir / ENDS).iterdir()]
+
+
 async def test_many_calls_that_fail_at_one_death_get_one_answer_and_one_line(cfg, monkeypatch):
     monkeypatch.setattr(lost, "AT_ONCE_S", 3600.0)
     leave(cfg, "rollout-0")
