@@ -46,11 +46,7 @@ async def begun_servers(cfg: Config) -> AsyncIterator[dict[str, EnvServerProcess
     Raises:
         ConfigError: There is no server of an environment's name.
     """
-    # with an agent file, that file is the environment
-    environments = {} if cfg.train.agent_func_path else cfg.environments
-    servers = {name: EnvServerProcess(cfg, e) for name, e in environments.items() if not e.urls}
-    for name in servers:
-        server_module(environments[name])
+    servers = {name: EnvServerProcess(cfg, e) for name, e in served_environments(cfg).items() if not e.urls}
     try:
         for server in servers.values():
             await server.begin()
@@ -77,15 +73,17 @@ async def env_urls(
         async with begun_servers(cfg) as servers, env_urls(cfg, servers) as urls:
             yield urls
         return
-    if cfg.train.agent_func_path:
-        yield {}
-        return
-    urls = {name: e.urls for name, e in cfg.environments.items()}
+    urls = {name: e.urls for name, e in served_environments(cfg).items()}
     async with AsyncExitStack() as kept:
         for name, server in begun.items():
             urls[name] = [await server.start(port=0, wait_s=cfg.train.start_wait_s)]
             await kept.enter_async_context(background(f"env server {name}", server.keep_alive))
         yield urls
+
+
+def served_environments(cfg: Config) -> dict[str, Environment]:
+    """Return the environments that have servers: none with an agent file, which is the environment itself."""
+    return {} if cfg.train.agent_func_path else cfg.environments
 
 
 def server_module(e: Environment) -> str:

@@ -24,7 +24,7 @@ from ..telemetry import heartbeat
 from ..waiting.deadlines import Deadline
 from ..weights.publisher import WeightPublisher
 from .engine_pool import EnginePool
-from .env_process import EnvServerProcess, begun_servers, env_urls, url_remedy
+from .env_process import EnvServerProcess, begun_servers, env_urls, served_environments, url_remedy
 from .learner_group import LearnerGroup
 from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, transport, wait_for_gpus
 from .ray_session import place, ray_session, session_directory
@@ -137,7 +137,7 @@ async def _running(
         pss.watch(session_directory())
         await wait_for_gpus(cfg)
         # Sections of the environments whose server this run starts on its own node.
-        own_servers = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]
+        own_servers = [e.section for e in served_environments(cfg).values() if not e.urls]
         if own_servers and not only_here():
             raise ConfigError(
                 f"Engines can be placed on {', '.join(map(str, hosts()))}, and an environment server on the loopback"
