@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
@@ -210,11 +211,6 @@ def summarise(
     metas = [meta for _, meta in measured]
     correct = np.concatenate([meta.correct for meta in metas])
     code = np.concatenate([meta.used_code for meta in metas]).astype(bool)
-    with_format = [meta for meta in metas if "format_ok" in meta.stats]
-    format_ok = np.nan
-    if with_format:
-        shares = [meta.stats["format_ok"] for meta in with_format]
-        format_ok = float(np.average(shares, weights=[len(meta.correct) for meta in with_format]))
     kinds: dict[str, list[GroupMeta]] = {}
     for task, meta in measured:
         if meta.correct:  # A group without a valid sample says nothing about its kind.
@@ -223,7 +219,7 @@ def summarise(
         kinds[ALL_KINDS] = [meta for meta in metas if meta.correct]
     return EvalResult(
         **_figures(ended, n, without_calls),
-        format_ok=format_ok,
+        format_ok=_mean_stat(metas, "format_ok"),
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         response_tokens=float(np.concatenate([meta.response_tokens for meta in metas]).mean()),
         pass_hat=_by_k(metas, n, pass_hat_k),
@@ -243,15 +239,23 @@ def _figures(ended: list[GroupMeta | str], n: int, without_calls: Collection[str
     """Return the fields of EnvResult for groups with at least one valid sample; see `summarise`."""
     metas = [end for end in ended if isinstance(end, GroupMeta)]
     correct = np.concatenate([meta.correct for meta in metas])
-    calls = [meta.stats.get("calls", 0.0) for meta in metas]
     return {
         "accuracy": float(correct.mean()),
         "code_ratio": _code_ratio(metas, without_calls),
         "samples": len(correct),
         "failed": sum(n if isinstance(end, str) else sum(end.failures.values()) for end in ended),
-        "calls": float(np.average(calls, weights=[len(meta.correct) for meta in metas])),
+        "calls": _mean_stat(metas, "calls"),
         "pass_at": _by_k(metas, n, pass_at_k),
     }
+
+
+def _mean_stat(metas: list[GroupMeta], name: str) -> float:
+    """Return the mean over all valid samples of a figure that groups report; NaN if none does."""
+    reporting = [meta for meta in metas if name in meta.stats]
+    if not reporting:
+        return math.nan
+    means = [meta.stats[name] for meta in reporting]
+    return float(np.average(means, weights=[len(meta.correct) for meta in reporting]))
 
 
 def _by_k(metas: list[GroupMeta], n: int, figure: Callable[[int, int, int], float]) -> dict[int, float]:
