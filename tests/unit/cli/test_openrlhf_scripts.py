@@ -18,7 +18,7 @@ from openrlhf_tir.cli.checks.names import openrlhf_files
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.cli.exit_codes import DONE
-from openrlhf_tir.cli.preflight import Machine, check
+from openrlhf_tir.cli.preflight import check
 from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.flags import config_from
 from openrlhf_tir.config.integrations.bash_script import read_script
@@ -28,6 +28,8 @@ from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY
 from openrlhf_tir.config.openrlhf_flags import RULES
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.errors import TirError
+
+from .preflight.runs import CPU
 
 EXAMPLES = Path(__file__).parents[3] / "examples/openrlhf"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.sh"))
@@ -75,7 +77,6 @@ METHOD = {
     },
 }
 """What each script is about, as it ends up in the configuration."""
-CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
 CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant

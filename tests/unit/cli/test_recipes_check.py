@@ -8,13 +8,14 @@ import re
 
 import pytest
 
-from openrlhf_tir.cli.preflight import Machine, check
+from openrlhf_tir.cli.preflight import check
 from openrlhf_tir.config.settings import RECIPES, load
 from openrlhf_tir.errors import ConfigError, DataError
 from tests.data.make_samples import rows
 from tests.model_files import weights
 
-CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
+from .preflight.runs import CPU
+
 CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_tir.cli.preflight import Machine, check
@@ -18,16 +20,7 @@ CPU = Machine(
     has_module=lambda name: True,
     isolation_fault=lambda: None,
 )
-GPUS = Machine(
-    gpus=4,
-    cpus=32,
-    bf16=True,
-    shm_free=1 << 30,
-    memory=(2 << 30, 256 << 30),
-    gpu_bytes=80 << 30,
-    has_module=lambda name: True,
-    isolation_fault=lambda: None,
-)
+GPUS = replace(CPU, gpus=4, cpus=32, memory=(2 << 30, 256 << 30), gpu_bytes=80 << 30)
 ON_CPU = {
     "ds.attn_implementation": "sdpa",
     "vllm.sync_backend": "file",

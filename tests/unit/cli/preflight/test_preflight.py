@@ -13,7 +13,7 @@ import pytest
 from openrlhf_tir.cli.checks import host as host_checks
 from openrlhf_tir.cli.checks import isolation
 from openrlhf_tir.cli.checks import model as model_checks
-from openrlhf_tir.cli.preflight import Machine, check
+from openrlhf_tir.cli.preflight import check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data.hub import OFFLINE_VARIABLES
 from openrlhf_tir.errors import ConfigError, DataError, Unavailable
@@ -168,13 +168,7 @@ def test_on_one_gpu_sharing_it_is_named_where_it_helps(ready, monkeypatch, overr
 
 @pytest.mark.parametrize(("installed", "kernel"), [(True, "flash_attention_2"), (False, "sdpa")])
 def test_without_the_package_flash_attn_its_setting_means_torchs_kernels_and_that_is_told(ready, installed, kernel):
-    machine = Machine(
-        gpus=4,
-        cpus=4,
-        shm_free=1 << 30,
-        has_module=lambda name: installed or name != "flash_attn",
-        isolation_fault=lambda: None,
-    )
+    machine = replace(GPUS, has_module=lambda name: installed or name != "flash_attn")
     cfg = load(None, {**ready, "ds.attn_implementation": "flash_attention_2"})
     told = [fact for fact in check(cfg, machine=machine) if "ds.attn_implementation" in fact]
     assert bool(told) != installed
@@ -223,10 +217,7 @@ def test_the_size_of_pushes_is_unknown_for_a_model_on_the_hub_that_cannot_be_rea
 
 
 def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_directory(ready):
-    small, enough = (
-        Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True, isolation_fault=lambda: None)
-        for n in (1999, 2000)
-    )
+    small, enough = (replace(CPU, shm_free=free) for free in (1999, 2000))
     assert any("/dev/shm" in fact for fact in check(load(None, ready), machine=small))
     assert not any("/dev/shm" in fact for fact in check(load(None, ready), machine=enough))
 
@@ -250,9 +241,7 @@ def test_a_command_without_a_learner_needs_no_room_for_pushes(ready, monkeypatch
 
 
 def test_wandb_without_its_package_is_refused(ready):
-    bare = Machine(
-        gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb", isolation_fault=lambda: None
-    )
+    bare = replace(CPU, has_module=lambda name: name != "wandb")
     said = refused(ready, bare, logger__wandb__key="env")
     assert "logger.wandb.key " in said and "WANDB_API_KEY" not in said
 
