@@ -62,7 +62,7 @@ class AgentBroker:
         if outcome.failed:
             trajectory.failed = outcome.failed
             trajectory.why = outcome.why
-        elif outcome.reward is not None:
+        elif trajectory.failed is None and outcome.reward is not None:
             correct = outcome.reward > 0 if outcome.correct is None else outcome.correct
             trajectory.reward = outcome.reward
             trajectory.parts |= outcome.parts | {"correct": float(correct)}

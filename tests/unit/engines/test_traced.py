@@ -230,7 +230,8 @@ async def test_without_a_reward_the_runs_own_judges(agents):
 
 async def test_an_agent_that_failed_or_asked_nothing_is_no_reward(agents):
     assert (await (await worked(agents, AgentOutcome(failed="agent_failed")))).failed == "agent_failed"
-    assert (await (await worked(agents, AgentOutcome(1.0), asks=False))).failed == "agent_silent"
+    silent = await (await worked(agents, AgentOutcome(1.0), asks=False))
+    assert silent.failed == "agent_silent" and silent.reward is None
 
 
 async def test_a_trajectory_waits_for_the_proof_of_its_weights(agents, proof):
