@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
@@ -37,8 +36,6 @@ QUIET_S = 30.0
 """Seconds that a reward waits for requests of its session that are still being answered."""
 CALLING_ROUTES = ("/chat/completions", "/responses", "/messages")
 """Ends of the paths whose answers have calls of tools."""
-NOT_JSON = (ValueError, RecursionError)
-"""Errors of reading a body, which vLLM's app then refuses itself."""
 NO_PARSER = (
     "tools: this server finds no calls in the model's text. Start it with --vllm.tool_call_parser (hermes for Qwen's"
     " models); or send tool_choice none, which shows the tools to the model and leaves its text to you."
@@ -227,25 +224,33 @@ class _Recorded:
 async def _as_policy_request(
     session: AgentSession, scope: Scope, receive: Receive, template_shows: Shows
 ) -> tuple[Scope, Receive]:
-    """Return the request with its body changed by `policy_request`.
+    """Return the request with its body changed by `policy_request`."""
+    body, requested = await _json_object(scope, receive)
+    if requested is not None:
+        request, notes = policy_request(requested, session.temperature)
+        if request.get("tools") and not template_shows.tools:
+            notes.append(TOOLS_NOTE)
+        folded = None if template_shows.system else without_system(request)
+        if folded is not None:
+            request = folded
+            notes.append(SYSTEM_NOTE)
+        for note in session.note(notes):
+            log.warning("session %s: %s", session.id, note)
+        body = json.dumps(request).encode()
+    return with_body(scope, receive, body)
 
-    A body that is not a JSON object is passed on unchanged: vLLM's app reports what is wrong.
+
+async def _json_object(scope: Scope, receive: Receive) -> tuple[bytes, dict[str, Any] | None]:
+    """Read a request's body and return it, with the JSON object that it is.
+
+    The object is None if the body is anything else: it is passed on unchanged, and vLLM's app reports what is wrong.
     """
     body = await Request(scope, receive).body()
-    with suppress(*NOT_JSON):
-        requested = json.loads(body)
-        if isinstance(requested, dict):
-            request, notes = policy_request(requested, session.temperature)
-            if request.get("tools") and not template_shows.tools:
-                notes.append(TOOLS_NOTE)
-            folded = None if template_shows.system else without_system(request)
-            if folded is not None:
-                request = folded
-                notes.append(SYSTEM_NOTE)
-            for note in session.note(notes):
-                log.warning("session %s: %s", session.id, note)
-            body = json.dumps(request).encode()
-    return with_body(scope, receive, body)
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return body, None
+    return body, value if isinstance(value, dict) else None
 
 
 def with_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Receive]:
@@ -266,13 +271,11 @@ class ToolsRefused:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].endswith(CALLING_ROUTES):
-            body = await Request(scope, receive).body()
+            body, requested = await _json_object(scope, receive)
             receive = replayed(body, receive)
-            with suppress(*NOT_JSON):
-                requested = json.loads(body)
-                if isinstance(requested, dict) and wants_calls(requested):
-                    refusal = JSONResponse({"error": "tool_call_parser", "detail": NO_PARSER}, 400)
-                    return await refusal(scope, receive, send)
+            if requested is not None and wants_calls(requested):
+                refusal = JSONResponse({"error": "tool_call_parser", "detail": NO_PARSER}, 400)
+                return await refusal(scope, receive, send)
         await self.app(scope, receive, send)
 
 
@@ -284,11 +287,9 @@ class SystemFolded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
-            body = await Request(scope, receive).body()
-            with suppress(*NOT_JSON):
-                requested = json.loads(body)
-                folded = without_system(requested) if isinstance(requested, dict) else None
-                if folded is not None:
-                    body = json.dumps(folded).encode()
+            body, requested = await _json_object(scope, receive)
+            folded = None if requested is None else without_system(requested)
+            if folded is not None:
+                body = json.dumps(folded).encode()
             scope, receive = with_body(scope, receive, body)
         await self.app(scope, receive, send)
