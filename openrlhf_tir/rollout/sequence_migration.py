@@ -77,7 +77,7 @@ class SequenceMigration:
     def __init__(self, engine: Abortable, text_of: TextOf) -> None:
         self.engine = engine
         self.text_of = text_of
-        self._others: dict[str, OtherEngine] = {}
+        self.others: dict[str, OtherEngine] = {}
         """Name -> engine of another actor."""
         self.locations: dict[str, SamplingLocation] = {}
         """The actor's running trajectories, by the part of their request ids before the turn."""
@@ -118,10 +118,10 @@ class SequenceMigration:
         destination = "" if other is None else name
         if location is None or location.at == destination:
             return False
-        previous_engine = self._others.get(location.at, self.engine)
+        previous_engine = self.others.get(location.at, self.engine)
         request = location.request
         if other is not None:
-            self._others[name] = other
+            self.others[name] = other
         location.at = destination
         location.moves += 1
         if request:
@@ -129,14 +129,20 @@ class SequenceMigration:
             await previous_engine.abort(request)
         return True
 
-    async def generate(
-        self, own_engine: Engine, token_ids: Sequence[int], sampling: Sampling, request_id: str
-    ) -> Completion:
+
+@dataclass(frozen=True, slots=True)
+class MigratingEngine:
+    """An actor's engine as the episodes of a group use it, so that their requests can be moved."""
+
+    migration: SequenceMigration
+    own_engine: Engine
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """Sample one segment, in parts on as many engines as it is moved to, and return the parts as one completion.
 
         An error of the own engine is raised. If another engine fails, its part is sampled again here.
         """
-        location = self.locations.get(request_id.rpartition("/")[0]) or SamplingLocation()
+        location = self.migration.locations.get(request_id.rpartition("/")[0]) or SamplingLocation()
         prompt = list(token_ids)
         tokens_before = location.tokens
         part_number = 0
@@ -147,7 +153,7 @@ class SequenceMigration:
             part_sampling = _remaining_sampling(sampling, joined, request_id) if at or part_number else sampling
             location.request = f"{request_id}~{part_number}" if part_number else request_id
             ids = prompt if joined is None else prompt + joined.token_ids.tolist()
-            engine = self._others[at] if at else own_engine
+            engine = self.migration.others[at] if at else self.own_engine
             try:
                 part = await engine.generate(ids, part_sampling, request_id=location.request)
             except RequestRefused:
@@ -183,24 +189,12 @@ class SequenceMigration:
             for name in ("token_ids", "logprobs", "versions")
         )
         experts = _joined_experts(first.experts, second.experts)
-        text = self.text_of(prompt, ids.tolist())
+        text = self.migration.text_of(prompt, ids.tolist())
         stop = find_stop(text, len(first.text), sampling.stop)
         if stop is not None:
             stop_string, end = stop
             return Completion(ids, logprobs, versions, text[:end], "stop", stop_string, experts=experts)
         return Completion(ids, logprobs, versions, text, second.finish_reason, second.stop_reason, experts=experts)
-
-
-@dataclass(frozen=True, slots=True)
-class MigratingEngine:
-    """The Engine that SequenceMigration.around returns."""
-
-    migration: SequenceMigration
-    own_engine: Engine
-
-    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """See Engine."""
-        return await self.migration.generate(self.own_engine, token_ids, sampling, request_id)
 
 
 def _remaining_sampling(sampling: Sampling, joined: Completion | None, request_id: str) -> Sampling:
