@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ....config import Config
@@ -15,7 +14,7 @@ from ....ports import Codec, Engine
 from ....types import Sampling, Task, Trajectory
 from ....waiting.deadlines import Deadline, agent_deadline
 from . import outcome
-from .process import Process, Run
+from .process import Process, Requests, Run
 from .record import Record
 from .wire import Message
 
@@ -26,21 +25,6 @@ class Aborted(InfraError):
     reason = "aborted"
 
 
-@dataclass(frozen=True)
-class _RunRequests:
-    """How the requests of one run reach the engine.
-
-    Attributes:
-        engine: The engine, with the queue of the run's environment.
-        request_id: Prefix of the engine's request ids.
-        seed_of: Turn, from 0 -> seed of its request.
-    """
-
-    engine: Engine
-    request_id: str
-    seed_of: Callable[[int], int | None]
-
-
 class _Worker:
     """A worker process, what the engine sampled for it, and how its runs sample."""
 
@@ -48,7 +32,6 @@ class _Worker:
         self.engine = engine
         self.max_len = cfg.data.max_len
         self.record = Record(keep_s=cfg.rollout.group_deadline_s)
-        self.requests_of: dict[int, _RunRequests] = {}
         self._name = name
         self._request_numbers = itertools.count()
         idle = agent_deadline(cfg)
@@ -89,29 +72,26 @@ class _Worker:
                 f"The prompt has {len(prompt)} tokens of data.max_len = {self.max_len}:"
                 " it needs at least one, and room for an answer."
             )
-        requests = self.requests_of.get(run.number) if run is not None else None
-        if run is not None and requests is not None:
-            engine = requests.engine
-            seed = requests.seed_of(run.turns)
-            request_id = f"{requests.request_id}/{run.turns}"
-            run.turns += 1
+        if run is None:
+            name = f"{self._name}/{self.process.starts}/{next(self._request_numbers)}"
+            requests = Requests(self.engine, name, seed_of=lambda turn: None)
         else:
-            engine = self.engine
-            seed = None
-            request_id = f"{self._name}/{self.process.starts}/{next(self._request_numbers)}"
+            requests = run.requests
+        turn = requests.turns
+        requests.turns += 1
         sampling = Sampling(
             max_tokens=min(requested["max_tokens"] or room, room),
             stop=tuple(requested["stop"]),
             temperature=requested["temperature"],
             top_p=requested["top_p"],
-            seed=seed,
-            first_version=None if run is None else run.first_version,
+            seed=requests.seed_of(turn),
+            first_version=requests.first_version,
         )
-        completion = await engine.generate(prompt, sampling, request_id=request_id)
+        completion = await requests.engine.generate(prompt, sampling, request_id=f"{requests.request_id}/{turn}")
         if completion.finish_reason == "abort":
             raise Aborted("The engine aborted the request.")
-        if run is not None and run.first_version is None:
-            run.first_version = completion.began
+        if requests.first_version is None:
+            requests.first_version = completion.began
         self.record.add(prompt, sampling, completion, asyncio.get_running_loop().time())
         return {
             "token_ids": completion.token_ids.tolist(),
@@ -185,14 +165,10 @@ class AgentFile:
         }
         await worker.process.ready()
         held_by(worker.process.identity)
-        number = worker.process.next_number()
-        worker.requests_of[number] = _RunRequests(engine, request_id, seed_of)
-        try:
-            message = await worker.process.call(
-                number, {"prompt": task.prompt, "label": task.label, "sampling": sampling}
-            )
-        finally:
-            del worker.requests_of[number]
+        message = await worker.process.call(
+            {"prompt": task.prompt, "label": task.label, "sampling": sampling},
+            Requests(engine, request_id, seed_of),
+        )
         try:
             return outcome.trajectory(
                 message,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....errors import AgentError, AgentLost, ConfigError, EnvError, EnvLost, EnvTimeout, InfraError
+from ....ports import Engine
 from ....waiting.backoff import backoff_s, jittered
 from ....waiting.deadlines import Deadline, within
 from .wire import Message, frame, read
@@ -31,6 +32,25 @@ LOG_END_CHARS = 600
 Answer = Callable[["Run | None", Message], Awaitable[Message]]
 
 
+@dataclass
+class Requests:
+    """The requests of one run, and how they reach the engine.
+
+    Attributes:
+        engine: The engine, with the queue of the run's environment.
+        request_id: Prefix of the engine's request ids.
+        seed_of: Turn, from 0 -> seed of its request.
+        turns: Requests that the run has made.
+        first_version: Policy version that sampled its first token; None before that.
+    """
+
+    engine: Engine
+    request_id: str
+    seed_of: Callable[[int], int | None]
+    turns: int = 0
+    first_version: int | None = None
+
+
 @dataclass(eq=False)
 class Run:
     """One `execute`.
@@ -38,8 +58,7 @@ class Run:
     Attributes:
         number: Its number in messages.
         result: The worker's last message about it.
-        turns: Requests that it has made.
-        first_version: Policy version that sampled its first token; None before that.
+        requests: Its requests.
         open_requests: Requests that the engine is answering, those of unknown runs included.
         answers: Tasks that answer its own requests.
         fault: The engine's fault on one of its requests.
@@ -50,8 +69,7 @@ class Run:
 
     number: int
     result: asyncio.Future[Message]
-    turns: int = 0
-    first_version: int | None = None
+    requests: Requests
     open_requests: int = 0
     answers: set[asyncio.Task[None]] = field(default_factory=set)
     fault: InfraError | None = None
@@ -96,17 +114,12 @@ class Process:
     _fault: tuple[float, InfraError] | None = None
     """Event loop time in seconds and error of the engine's last fault."""
 
-    def next_number(self) -> int:
-        """Return a number for a new run."""
-        self._numbers += 1
-        return self._numbers
-
-    async def call(self, number: int, message: Message) -> Message:
+    async def call(self, message: Message, requests: Requests) -> Message:
         """Run `execute` and return the worker's message.
 
         Args:
-            number: A number from `next_number`.
             message: The arguments.
+            requests: How its requests reach the engine.
 
         Raises:
             AgentError: The file's code is wrong.
@@ -119,8 +132,9 @@ class Process:
         await self.ready()
         loop = asyncio.get_running_loop()
         began = loop.time()
-        run = Run(number, loop.create_future())
-        self.runs[number] = run
+        self._numbers += 1
+        run = Run(self._numbers, loop.create_future(), requests)
+        self.runs[run.number] = run
         self._send({"run": run.number, **message})
         self._note_sign_of_life(run)
         try:
