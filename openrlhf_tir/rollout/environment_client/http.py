@@ -269,8 +269,13 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
 def _parse(content: bytes, kind: type[Wire], url: str) -> Wire:
     reply = _validated(content, kind, url)
     if isinstance(reply, StepReply) and reply.outcome == "capacity":
-        raise Full(seconds(str(reply.signals.get("retry_after_s", ""))))
+        raise full(reply)
     return reply
+
+
+def full(reply: StepReply) -> Full:
+    """Return the error for a step that the server refused for want of room (outcome capacity)."""
+    return Full(seconds(str(reply.signals.get("retry_after_s", ""))))
 
 
 def _item(line: bytes, url: str) -> StepReply | InvalidReply:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...config.environments import Environment, entry_of
-from ...errors import unknown
 from ...telemetry.intervals import Interval
 from .client import EnvClient
 from .session import HttpSession
@@ -49,13 +48,7 @@ class EnvClients:
         Raises:
             ConfigError: It has no URL.
         """
-        if not any(env in client.urls.known for client in self.clients.values()):
-            raise unknown(
-                "env",
-                env,
-                self.clients,
-                "Give its server's URL (env.url, or envs.NAME.url), or correct the row's env column.",
-            )
+        entry_of(self.clients, env).urls.check(env)
 
     def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
         """See EnvClient.session."""

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from ...errors import EnvError, EnvLost, EnvTimeout, InfraError
 from ...protocol import NO_SESSION, EnvSchema, StepReply, StepRequest
 from ...telemetry.histogram import histogram
-from .http import Broken, Full, InvalidReply, session_lost
-from .refusals import seconds
+from .http import Broken, Full, InvalidReply, full, session_lost
 
 Key = tuple[str, int]
 """(session id, step id)."""
@@ -44,7 +43,7 @@ class _Batch:
     Attributes:
         timer: Sends the batch when its first request has waited long enough.
         requests: The requests.
-        waiting: The callers of each request; two if the step was sent again before the first reply.
+        waiting: The callers of the requests without an answer.
         timeout_s: Deadline of the exchange in seconds: the longest of its requests.
         sending: The task that sends it.
         unnamed: Invalid lines that do not say which request they answer.
@@ -52,7 +51,7 @@ class _Batch:
 
     timer: asyncio.TimerHandle
     requests: dict[Key, StepRequest] = field(default_factory=dict)
-    waiting: dict[Key, list[asyncio.Future[StepReply]]] = field(default_factory=dict)
+    waiting: dict[Key, asyncio.Future[StepReply]] = field(default_factory=dict)
     timeout_s: float = 0.0
     sending: asyncio.Task[None] | None = None
     unnamed: list[InvalidReply] = field(default_factory=list)
@@ -60,33 +59,29 @@ class _Batch:
     def add(self, request: StepRequest, timeout_s: float) -> asyncio.Future[StepReply]:
         key = (request.session_id, request.step_id)
         future = asyncio.get_running_loop().create_future()
-        self.requests.setdefault(key, request)
-        self.waiting.setdefault(key, []).append(future)
+        self.requests[key] = request
+        self.waiting[key] = future
         self.timeout_s = max(self.timeout_s, timeout_s)
         return future
 
     def answer(self, reply: StepReply | InvalidReply) -> None:
-        if isinstance(reply, InvalidReply):
-            self._reject(reply)
-            return
-        for future in self.waiting.pop((reply.session_id, reply.step_id), ()):
-            if future.done():
-                continue
-            if reply.outcome == "capacity":
-                future.set_exception(Full(seconds(str(reply.signals.get("retry_after_s", "")))))
-            elif NO_SESSION in reply.signals:
-                future.set_exception(session_lost(str(reply.signals.get("error", "no reason given"))))
-            else:
-                future.set_result(reply)
-
-    def _reject(self, fault: InvalidReply) -> None:
-        key = next((key for key in self.waiting if key == fault.step), None)
+        step = reply.step if isinstance(reply, InvalidReply) else (reply.session_id, reply.step_id)
+        key = next((key for key in self.waiting if key == step), None)  # an invalid step may not be hashable
         if key is None:
-            self.unnamed.append(fault)
+            if isinstance(reply, InvalidReply):
+                self.unnamed.append(reply)
             return
-        for future in self.waiting.pop(key):
-            if not future.done():
-                future.set_exception(fault)
+        future = self.waiting.pop(key)
+        if future.done():
+            return
+        if isinstance(reply, InvalidReply):
+            future.set_exception(reply)
+        elif reply.outcome == "capacity":
+            future.set_exception(full(reply))
+        elif NO_SESSION in reply.signals:
+            future.set_exception(session_lost(str(reply.signals.get("error", "no reason given"))))
+        else:
+            future.set_result(reply)
 
     def end(self, server: str) -> None:
         """Raise in every caller that has no answer, since the stream has ended."""
@@ -97,16 +92,15 @@ class _Batch:
 
     def fail(self, fault: Exception) -> None:
         """Raise `fault` in every caller that has no answer yet."""
-        for futures in self.waiting.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(fault)
+        for future in self.waiting.values():
+            if not future.done():
+                future.set_exception(fault)
         self.waiting.clear()
 
     @property
     def is_abandoned(self) -> bool:
         """True if every caller was cancelled."""
-        return all(future.cancelled() for futures in self.waiting.values() for future in futures)
+        return all(future.cancelled() for future in self.waiting.values())
 
 
 class StepBatches:

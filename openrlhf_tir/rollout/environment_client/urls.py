@@ -114,7 +114,8 @@ class EnvUrls:
             ConfigError: It has no URL.
         """
         if env not in self.known:
-            raise unknown("env", env, self.known, "Give its server's URL (env.url), or correct the row's env column.")
+            remedy = "Give its server's URL (env.url, or envs.NAME.url), or correct the row's env column."
+            raise unknown("env", env, self.known, remedy)
 
     async def choose(self, env: str, outage_s: float, room_s: float, avoid: Sequence[EnvServer] = ()) -> EnvServer:
         """Return the server for a new session: up, with room, and of these the one with the fewest sessions.

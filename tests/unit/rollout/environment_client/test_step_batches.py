@@ -135,20 +135,6 @@ def test_a_server_that_had_no_time_for_its_schema_is_asked_again_and_gets_single
     run(main())
 
 
-def test_a_step_that_is_asked_for_twice_is_sent_once_and_answers_both_callers():
-    async def main():
-        server = Server()
-        batches = StepBatches(server.ask, server.post, server.post_batch)
-        request = StepRequest(session_id="s", step_id=0, action="1", deadline_s=9)
-        assert [r.observation for r in await asyncio.gather(batches("u", request, 9), batches("u", request, 9))] == [
-            "1",
-            "1",
-        ]
-        assert server.batches == [["1"]]
-
-    run(main())
-
-
 def test_an_answer_after_its_callers_deadline_is_nobodys_and_a_retry_gets_the_answer_to_its_own_request():
     """The first request is answered at 50.005 s, in a stream that another step keeps open; the retry's at 60.01 s."""
 
