@@ -94,7 +94,6 @@ class _RunningGroup:
     Attributes:
         key: Identity of the attempt.
         task: The task.
-        n: Number of samples that the group needs.
         prompt_ids: [P] tokens of the prompt.
         limits: Limits of its episodes.
         engine: What samples its segments.
@@ -110,7 +109,6 @@ class _RunningGroup:
 
     key: GroupKey
     task: Task
-    n: int
     prompt_ids: np.ndarray
     limits: Limits
     engine: Engine
@@ -236,7 +234,6 @@ class GroupRunner:
         return _RunningGroup(
             key=key,
             task=task,
-            n=n,
             prompt_ids=prompt_ids,
             limits=self._limits(task.env, len(prompt_ids), evaluation),
             engine=engine,
@@ -348,7 +345,7 @@ class GroupRunner:
         if not self.cfg.rollout.early_stop or running.evaluation is not None:
             return False
         accuracy_range = entry_of(self.environments, running.task.env).filter.accuracy_range
-        return will_be_filtered(running.by_index, running.n, self.cfg.rollout.min_valid, accuracy_range)
+        return will_be_filtered(running.by_index, self.cfg.rollout.min_valid, accuracy_range)
 
     async def _trajectory(self, running: _RunningGroup, index: int) -> Trajectory:
         """Sample and score one trajectory. A fault fails it."""

@@ -110,9 +110,7 @@ def _cause(reasons: Sequence[str | None]) -> str:
     return Counter(reason for reason in reasons if reason and reason not in GIVEN_UP | OWN_FAULTS).most_common(1)[0][0]
 
 
-def will_be_filtered(
-    ended: Sequence[Trajectory | None], n: int, min_valid: int, accuracy_range: tuple[float, float]
-) -> bool:
+def will_be_filtered(ended: Sequence[Trajectory | None], min_valid: int, accuracy_range: tuple[float, float]) -> bool:
     """Return True if the accuracy filter will drop the group however its remaining trajectories end.
 
     Of the n samples d are valid by now and c of these are correct. At most n - d more will be valid, of which none or
@@ -123,13 +121,13 @@ def will_be_filtered(
     dropped groups: the trajectories that are given up are the slow ones, so their mean length is too low.
 
     Args:
-        ended: Trajectory by index; None while it runs.
-        n: Number of samples that the group needs.
+        ended: [n] trajectory by index; None while it runs.
         min_valid: Valid trajectories that a group needs; before that it is not judged.
         accuracy_range: filter.accuracy_range, both bounds exclusive.
     """
     low, high = accuracy_range
-    valid = [trajectory for trajectory in ended[:n] if trajectory is not None and trajectory.failed is None]
+    n = len(ended)
+    valid = [trajectory for trajectory in ended if trajectory is not None and trajectory.failed is None]
     if len(valid) < min_valid:
         return False
     correct = sum(trajectory.parts["correct"] for trajectory in valid)

@@ -37,7 +37,7 @@ def ended(text):
     ],
 )
 def test_a_group_is_hopeless_only_when_every_ending_is_dropped(states, accuracy_range, sure):
-    assert will_be_filtered(ended(states), 8, 3, accuracy_range) == sure
+    assert will_be_filtered(ended(states), 3, accuracy_range) == sure
 
 
 async def test_a_hopeless_group_is_dropped_without_its_last_samples_only_when_asked_for():
