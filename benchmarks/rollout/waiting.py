@@ -98,7 +98,7 @@ class BatchingSession(InProcessSession):
         self.batches, self.name = batches, name
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
-        return await self.batches(
+        return await self.batches.send(
             "env", StepRequest(session_id=self.name, step_id=step_id, action=action, deadline_s=3600), 3600.0
         )
 

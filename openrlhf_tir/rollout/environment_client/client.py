@@ -60,7 +60,7 @@ class EnvClient:
         urls: The servers.
         http: The connections.
         stage_times: When sessions were being started and evaluated.
-        send_step: (base URL, request, seconds to wait) -> reply: one attempt. `StepBatches` may take its place.
+        batches: What sends steps.
         outcomes: (environment, outcome or reason of the fault) -> number of calls; also "retry", "refused".
     """
 
@@ -111,8 +111,7 @@ class EnvClient:
         self.http = EnvHttp(token)
         self.stage_times = StageTimes()
         self.urls = EnvUrls(urls, max_calls=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
-        self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
-        self.batches: StepBatches | None = None
+        self.batches = StepBatches(self.check, self._post_step, self.http.step_batch)
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -120,8 +119,8 @@ class EnvClient:
     def of(
         cls, cfg: Env, urls: Urls, *, token: str | None = None, owner: str = "", serves: str | None = None
     ) -> EnvClient:
-        """Return the client that the [env] section describes, with batches of steps."""
-        client = cls(
+        """Return the client that the [env] section describes."""
+        return cls(
             urls,
             token=token,
             owner=owner,
@@ -131,9 +130,6 @@ class EnvClient:
             reset_timeout_s=cfg.reset_timeout_s,
             capacity_timeout_s=max(CAPACITY_TIMEOUT_S, cfg.step_timeout_s),
         )
-        client.batches = StepBatches(client.check, client.send_step, client.http.step_batch)
-        client.send_step = client.batches
-        return client
 
     async def __aenter__(self) -> Self:
         return self
@@ -144,8 +140,7 @@ class EnvClient:
     async def close(self) -> None:
         """Wait for sessions that are being closed, then close the connections."""
         await self.urls.close()
-        if self.batches:
-            self.batches.close()
+        self.batches.close()
         while self._background:
             await asyncio.wait(self._background)
         await self.http.close()

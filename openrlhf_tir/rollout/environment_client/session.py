@@ -159,7 +159,7 @@ class HttpSession:
             request = StepRequest(session_id=self._id, step_id=step_id, action=action, deadline_s=remaining_s)
             sent_at = asyncio.get_running_loop().time()
             try:
-                reply = await client.send_step(server.url, request, remaining_s + client.grace_s)
+                reply = await client.batches.send(server.url, request, remaining_s + client.grace_s)
             except Full as e:
                 server.credits.refused(sent_at, e.after_s)
                 raise

@@ -6,7 +6,7 @@
             gathering[server] -- max_batch steps, or the first waited max_wait_ms --> POST /step_batch
                 -> NDJSON, one line per finished item
 
-It takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so no
+`send` is one attempt of one step. A reply is handed over when its line arrives, so no
 caller waits for the slowest item. An item that is refused (outcome capacity) or missing raises for its own caller only,
 whose client sends it again with the same step_id. An item whose session the server does not know raises EnvLost, as a
 single step's 404 does. A line that is no valid reply fails the step that it names. A line that names none fails the
@@ -22,13 +22,10 @@ from dataclasses import dataclass, field
 
 from ...errors import EnvError, EnvLost, EnvTimeout, InfraError
 from ...protocol import NO_SESSION, EnvSchema, StepReply, StepRequest
-from ...telemetry.histogram import histogram
 from .http import Broken, Full, InvalidReply, full, session_lost
 
 Key = tuple[str, int]
 """(session id, step id)."""
-SIZE_BOUNDS = tuple(float(1 << exponent) for exponent in range(11))
-"""Bounds of the histogram of batch sizes."""
 MAX_BATCH = 64
 """Steps after which a batch is sent at once: a server that prefers batches has taken its gain by then."""
 MAX_WAIT_MS = 100.0
@@ -129,7 +126,6 @@ class StepBatches:
         self._post_batch = post_batch
         self.max_batch = max_batch
         self.max_wait_s = max_wait_ms / 1000
-        self.sizes = histogram("step_batch_size", "calls per request", SIZE_BOUNDS)
         self._asked: dict[str, asyncio.Task[bool]] = {}
         """Server -> the request that asks whether it prefers batches, unless that failed."""
         self._unanswered: set[str] = set()
@@ -137,7 +133,7 @@ class StepBatches:
         self._gathering: dict[str, _Batch] = {}
         self._sent: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
+    async def send(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
         """Send one step, with others if the server prefers that. Errors are those of EnvHttp.send.
 
         Args:
@@ -202,7 +198,6 @@ class StepBatches:
         batch.timer.cancel()
         if batch.is_abandoned:
             return
-        self.sizes.observe(len(batch.requests))
         batch.sending = asyncio.create_task(
             self._send(server, batch), name=f"step_batch of {len(batch.requests)} to {server}"
         )
