@@ -18,15 +18,13 @@ class FairQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._groups: OrderedDict[Hashable, OrderedDict[T, None]] = OrderedDict()
-        self._size = 0
 
-    def __len__(self) -> int:
-        return self._size
+    def __bool__(self) -> bool:
+        return bool(self._groups)
 
     def push(self, group: Hashable, item: T) -> None:
         """Add an item at the end of its group."""
         self._groups.setdefault(group, OrderedDict())[item] = None
-        self._size += 1
 
     def pop(self) -> T:
         """Remove and return the oldest item of the group whose turn it is, and move the group to the end.
@@ -36,7 +34,6 @@ class FairQueue(Generic[T]):
         """
         group, items = self._groups.popitem(last=False)
         item, _ = items.popitem(last=False)
-        self._size -= 1
         if items:
             self._groups[group] = items
         return item
@@ -49,6 +46,5 @@ class FairQueue(Generic[T]):
         """
         items = self._groups[group]
         del items[item]
-        self._size -= 1
         if not items:
             del self._groups[group]

@@ -51,7 +51,6 @@ class _Ticket:
         since: Event loop time at which it began to wait.
         has_slot: Set when its wait is over: True if it has a slot, False if it was aborted.
         request_id: Its id.
-        gathering: True while it waits for its batch to be flushed.
         aborted: True if it was aborted after it had got a slot and before it used it.
     """
 
@@ -60,7 +59,6 @@ class _Ticket:
     since: float
     has_slot: asyncio.Future[bool]
     request_id: str
-    gathering: bool = False
     aborted: bool = False
 
 
@@ -68,7 +66,7 @@ class _Ticket:
 class _Gathering:
     """The batch of one environment that is being gathered. The timer flushes it."""
 
-    tickets: OrderedDict[_Ticket, None]
+    tickets: dict[_Ticket, None]
     timer: asyncio.TimerHandle
 
 
@@ -218,12 +216,10 @@ class RequestQueue:
 
     def _gather(self, ticket: _Ticket, loop: asyncio.AbstractEventLoop) -> None:
         """Add a request to the batch of its environment."""
-        ticket.gathering = True
         batch = self._gathering.get(ticket.env)
         if batch is None:
-            batch = self._gathering[ticket.env] = _Gathering(
-                OrderedDict(), loop.call_later(self.max_wait_s, self._flush, ticket.env)
-            )
+            timer = loop.call_later(self.max_wait_s, self._flush, ticket.env)
+            batch = self._gathering[ticket.env] = _Gathering({}, timer)
         batch.tickets[ticket] = None
         if len(batch.tickets) >= self.max_batch:
             self._flush(ticket.env)
@@ -234,7 +230,6 @@ class RequestQueue:
         batch.timer.cancel()
         self.batch_sizes.observe(len(batch.tickets))
         for ticket in batch.tickets:
-            ticket.gathering = False
             self._ready.push(ticket.group, ticket)
         self._grant()
 
@@ -254,10 +249,10 @@ class RequestQueue:
     def _remove(self, ticket: _Ticket) -> None:
         """Remove a waiting request, wherever it waits."""
         del self._waiting[ticket]
-        if not ticket.gathering:
+        batch = self._gathering.get(ticket.env)
+        if batch is None or ticket not in batch.tickets:
             self._ready.remove(ticket.group, ticket)
             return
-        batch = self._gathering[ticket.env]
         del batch.tickets[ticket]
         if not batch.tickets:
             batch.timer.cancel()

@@ -199,7 +199,7 @@ class ChatRenderer:
             and len(self.codec.encode(self.codec.inert(observation))) <= room
         ):
             return observation
-        return cut(observation, room, room, self.codec)
+        return cut(observation, room, self.codec)
 
 
 def _common_prefix(first: list[int], second: list[int]) -> int:

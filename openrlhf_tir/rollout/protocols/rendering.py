@@ -106,7 +106,7 @@ class TextRenderer:
         message = self.protocol.too_long()
         if message is None:
             room = max(0, self.max_tokens - len(self.codec.encode(self.protocol.insertion(""))))
-            message = inert(self.codec, cut(observation, room, self.max_tokens, self.codec))
+            message = inert(self.codec, cut(observation, room, self.codec))
         return self.protocol.insertion(message), None
 
     def _ids_if_fitting(self, block: str) -> list[int] | None:
@@ -122,15 +122,11 @@ def inert(codec: Codec, text: str) -> str:
     return mark(text) if mark else text
 
 
-def cut(text: str, room: int, max_tokens: int, codec: Codec) -> str:
+def cut(text: str, room: int, codec: Codec) -> str:
     """Return the text of the first `room` tokens. A character that the cut would split is left out.
 
-    Args:
-        text: The text.
-        room: Tokens to keep.
-        max_tokens: Largest number of tokens of a block; text beyond what they can hold is not tokenised at all.
-        codec: The tokenizer.
+    Text beyond what these tokens can hold is not tokenised at all.
     """
     # As it will be tokenised: the text of an added token is several tokens then.
-    ids = codec.encode(inert(codec, text[: MAX_CHARS_PER_TOKEN * max_tokens]))
+    ids = codec.encode(inert(codec, text[: MAX_CHARS_PER_TOKEN * room]))
     return codec.decode(ids[:room]).rstrip(REPLACEMENT)

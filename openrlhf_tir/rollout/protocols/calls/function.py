@@ -7,7 +7,8 @@
 The rules are those of OpenHands' converter, which SkyRL-v0 uses (openhands/llm/fn_call_converter.py):
 
 - A text with exactly one opening tag gets a closing tag appended, whether it has one or not: a call that was cut
-counts. - The tag with the name must end its line. Without the newline there is no call.
+  counts.
+- The tag with the name must end its line. Without the newline there is no call.
 - White space around a value is removed. A parameter without a closing tag is ignored.
 
 A text that has an opening tag and no call by these rules is `Malformed`. OpenHands takes such a text for a message
