@@ -118,7 +118,8 @@ def group_routes(service: GroupService, slots: Slots, kept: int) -> APIRouter:
         slots.take()
         if stream:
             return _GroupStream(_ndjson(service, body), slots)
-        group_id, group = uuid.uuid4().hex, _Group()
+        group_id = uuid.uuid4().hex
+        group = _Group()
         group.task = asyncio.create_task(_collect(service, body, group, slots), name=f"group {group_id}")
         groups[group_id] = group
         finished = [known for known, other in groups.items() if other.status != "running"]
@@ -138,34 +139,30 @@ def group_routes(service: GroupService, slots: Slots, kept: int) -> APIRouter:
     return router
 
 
-def trajectory_json(t: Trajectory) -> dict[str, Any]:
+def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
     """Return a trajectory as JSON. Its segments have what a trainer needs: source, ids, log-probs, versions."""
     return {
-        "index": t.index,
-        "prompt_ids": t.prompt_ids.tolist(),
+        "index": trajectory.index,
+        "prompt_ids": trajectory.prompt_ids.tolist(),
         "segments": [
             {
-                "source": s.source,
-                "token_ids": s.token_ids.tolist(),
-                "logprobs": s.logprobs.tolist(),
-                "versions": s.versions.tolist(),
-                "text": s.text,
+                "source": segment.source,
+                "token_ids": segment.token_ids.tolist(),
+                "logprobs": segment.logprobs.tolist(),
+                "versions": segment.versions.tolist(),
+                "text": segment.text,
             }
-            for s in t.segments
+            for segment in trajectory.segments
         ],
-        "calls": [asdict(c) for c in t.calls],
-        "finish_reason": t.finish_reason,
-        "stop_reason": t.stop_reason,
-        "failed": t.failed,
-        "reward": t.reward,
-        "parts": t.parts,
+        "calls": [asdict(call) for call in trajectory.calls],
+        "finish_reason": trajectory.finish_reason,
+        "stop_reason": trajectory.stop_reason,
+        "failed": trajectory.failed,
+        "reward": trajectory.reward,
+        "parts": trajectory.parts,
         "branches": [
-            {
-                name: part
-                for name, part in trajectory_json(b).items()
-                if name in ("prompt_ids", "segments", "finish_reason")
-            }
-            for b in t.branches
+            {name: branch[name] for name in ("prompt_ids", "segments", "finish_reason")}
+            for branch in map(trajectory_json, trajectory.branches)
         ],
     }
 
@@ -175,19 +172,26 @@ def _json(value: dict[str, Any]) -> bytes:
     return to_json(value, inf_nan_mode="null")
 
 
+def _fault(error: Exception) -> tuple[str, str]:
+    """Return code and detail of what ended a group. Of a bug the client reads its type, and the log has the rest."""
+    if isinstance(error, InfraError):
+        return error.reason, str(error)
+    log.error("a group that was requested by HTTP failed", exc_info=error)
+    return "internal", type(error).__name__
+
+
 async def _collect(service: GroupService, body: GroupRequest, group: _Group, slots: Slots) -> None:
     """Run a posted group and keep its trajectories."""
     try:
-        async for t in service.run_group(body):
-            group.trajectories.append(trajectory_json(t))
+        async for trajectory in service.run_group(body):
+            group.trajectories.append(trajectory_json(trajectory))
         group.status = "done"
-    except InfraError as e:
-        group.status, group.error = "failed", f"{e.reason}: {e}"
     except Exception as e:
-        log.exception("a group that was requested by HTTP failed")
-        group.status, group.error = "failed", f"internal: {type(e).__name__}"
+        group.status = "failed"
+        group.error = ": ".join(_fault(e))
     except asyncio.CancelledError:
-        group.status, group.error = "failed", "cancelled"
+        group.status = "failed"
+        group.error = "cancelled"
         raise
     finally:
         slots.give_back()
@@ -201,15 +205,13 @@ async def _ndjson(service: GroupService, body: GroupRequest) -> AsyncIterator[by
     count = 0
     try:
         async with aclosing(service.run_group(body)) as trajectories:
-            async for t in trajectories:
+            async for trajectory in trajectories:
                 count += 1
-                yield _json(trajectory_json(t)) + b"\n"
+                yield _json(trajectory_json(trajectory)) + b"\n"
         yield _json({"done": True, "trajectories": count}) + b"\n"
-    except InfraError as e:
-        yield _json({"done": False, "trajectories": count, "error": e.reason, "detail": str(e)}) + b"\n"
     except Exception as e:
-        log.exception("a group that was requested by HTTP failed")
-        yield _json({"done": False, "trajectories": count, "error": "internal", "detail": type(e).__name__}) + b"\n"
+        code, detail = _fault(e)
+        yield _json({"done": False, "trajectories": count, "error": code, "detail": detail}) + b"\n"
 
 
 class _GroupStream(StreamingResponse):
