@@ -27,7 +27,6 @@ from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Sampling, Task
 
-from .config import PATIENCE_S
 from .engine import ScriptedEngine
 from .parts import CharCodec, NoReward, judge_of
 
@@ -55,8 +54,7 @@ class RolloutProcess(MovesResponses):
             await self.envs.close()
         self.scale = scale
         self.engine = ScriptedEngine(self.workload, scale, keeps_kv=cfg.pipeline.keeps_kv)
-        self.envs = EnvClient.of(cfg.env, {cfg.env.name: self.env_url}, owner=self.name)
-        self.envs.capacity_timeout_s = PATIENCE_S
+        self.envs = EnvClient.of(cfg.environments, {cfg.env.name: self.env_url}, owner=self.name)
         self.request_queue = RequestQueue(self.engine, max_running=cfg.max_running, max_queue=1 << 20)
         judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
         migration = (

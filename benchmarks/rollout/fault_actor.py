@@ -12,7 +12,7 @@ from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.tokens import Tokens
 from openrlhf_tir.config import Config
 from openrlhf_tir.pushes import Canary
-from openrlhf_tir.rollout.environment_client.several import EnvClients
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.telemetry.trajectories import TrajectoryLog
 from openrlhf_tir.types import Completion
 
@@ -24,7 +24,7 @@ class EmulatedActor(RolloutActor):
 
     async def start(self, cfg: Config, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         owner = ray.get_runtime_context().get_actor_id()
-        self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=owner)
+        self.envs = EnvClient.of(cfg.environments, env_urls, token=tokens.env, owner=owner)
         self.runner = runner(cfg, self.envs, cfg.rollout.max_wait_ms / 1000, self.name)
         assert isinstance(self.runner.engine, SleepingEngine)
         self.emulated = self.runner.engine

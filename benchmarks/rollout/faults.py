@@ -40,7 +40,7 @@ from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.pipeline.scheduler.core import MAX_RETRIES
-from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import GroupKey, Task
 
@@ -99,7 +99,7 @@ async def control(url: str) -> None:
     """The same groups of one well environment, in its own process, until stdin ends: a line when they roll, and when
     valid trajectories ended."""
     cfg, env = config(Path.cwd(), n=SAMPLES), Env("control")
-    async with EnvClient.of(cfg.env, {"control": url}) as client:
+    async with EnvClient({"control": url}, limits={"": EnvLimits.of(cfg.env)}) as client:
         groups = runner(cfg, client, SEGMENT_S)
         rolling = [asyncio.create_task(roll_forever(groups, env, lane)) for lane in range(GROUPS)]
         print("rolling", flush=True)
@@ -130,7 +130,9 @@ async def measure_envs(faults: tuple[str, ...], window_s: float, down_s: float, 
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26
         )
         await rolls(beside)
-        async with EnvClient.of(cfg.env, {"bad": bad_url, "good": good_url}) as client, asyncio.TaskGroup() as tg:
+        urls = {"bad": bad_url, "good": good_url}
+        limits = {"": EnvLimits.of(cfg.env)}
+        async with EnvClient(urls, limits=limits) as client, asyncio.TaskGroup() as tg:
             groups = runner(cfg, client, SEGMENT_S)
             rolling = [tg.create_task(roll_forever(groups, env, lane)) for env in (bad, good) for lane in range(GROUPS)]
             await asyncio.sleep(20 * SEGMENT_S)

@@ -29,7 +29,7 @@ from openrlhf_tir.telemetry.histogram import histogram, mean, quantile
 from openrlhf_tir.types import GroupKey, Sampling
 
 from ..envs.load import started
-from ..pipeline.config import ENV, PATIENCE_S, workload_config
+from ..pipeline.config import ENV, workload_config
 from .parts import Actor, SleepingEnvs, script_of
 
 LIVE, GROUP, WAIT_MS = 2000, 16, 20.0
@@ -75,9 +75,7 @@ class Stretch:
 
 async def ours(w: Workload, turns: int, codec: Codec, url: str | None = None, live: int = LIVE) -> dict[str, float]:
     cfg = workload_config(w, rollout={"max_wait_ms": WAIT_MS})
-    envs = SleepingEnvs(w.env_capacity) if url is None else EnvClient.of(cfg.env, {ENV: url})
-    if isinstance(envs, EnvClient):
-        envs.capacity_timeout_s = PATIENCE_S
+    envs = SleepingEnvs(w.env_capacity) if url is None else EnvClient.of(cfg.environments, {ENV: url})
     actor = Actor(w, cfg, envs, 1.0, codec)
     prompts, done = itertools.count(), 0
     per_group = GROUP * (w.tool_calls + 1)

@@ -30,7 +30,7 @@ from openrlhf_tir.simulation.virtual_loop import run as run_virtual
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import GroupKey, Sampling
 
-from ..pipeline.config import ENV, PATIENCE_S, workload_config
+from ..pipeline.config import ENV, workload_config
 from .parts import PROMPT, Actor, SleepingEnvs, script_of
 
 WITHOUT_LIMIT = 1 << 20
@@ -92,10 +92,7 @@ async def timed(work: Awaitable[Any]) -> float:
 def clients(workload: Workload, url: str) -> list[EnvClient]:
     """Return a client for each engine's actor, as in a run."""
     cfg = workload_config(workload)
-    env_clients = [EnvClient.of(cfg.env, {ENV: url}, owner=f"actor-{engine}") for engine in _engines(workload)]
-    for client in env_clients:
-        client.capacity_timeout_s = PATIENCE_S
-    return env_clients
+    return [EnvClient.of(cfg.environments, {ENV: url}, owner=f"actor-{engine}") for engine in _engines(workload)]
 
 
 def _engines(workload: Workload) -> range:

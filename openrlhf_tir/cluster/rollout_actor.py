@@ -89,7 +89,7 @@ class RolloutActor(MovesResponses):
         from ..engines.sessions import Sessions
         from ..rewards.pool import RewardPools
         from ..rollout.agent_broker import AgentBroker
-        from ..rollout.environment_client.several import EnvClients
+        from ..rollout.environment_client.client import EnvClient
         from ..rollout.group_judge import GroupJudge
         from ..rollout.group_runner import GroupRunner
         from ..rollout.protocols.agent_file.agent_file import AgentFile
@@ -114,7 +114,7 @@ class RolloutActor(MovesResponses):
             max_wait_ms=cfg.rollout.max_wait_ms,
             max_running=cfg.max_running,
         )
-        self.envs = EnvClients.of(
+        self.envs = EnvClient.of(
             cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id()
         )
         tokenizer = AutoTokenizer.from_pretrained(model)
@@ -230,7 +230,7 @@ class RolloutActor(MovesResponses):
             Seconds since the epoch; and (track of the timeline, name of the span) -> (start, end) in seconds since the
             epoch. "engine" is this actor's own track.
         """
-        spans = {("engine", "decode"): self.engine.drain_busy_intervals(), **self.envs.drain_stage_times()}
+        spans = {("engine", "decode"): self.engine.drain_busy_intervals(), **self.envs.stage_times.drain()}
         return time.time(), spans
 
     async def activity(self) -> dict[str, float]:

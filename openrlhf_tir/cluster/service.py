@@ -40,7 +40,7 @@ class RolloutService:
                 f" ({longest:.0f} characters). Send a shorter one."
             )
         if self.actor.runner.cfg.train.agent_func_path is None:
-            self.actor.envs.check(self._env(request))
+            self.actor.envs.urls.check(self._env(request))
         self.actor.request_queue.check_room(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
     def _env(self, request: GroupRequest) -> str:

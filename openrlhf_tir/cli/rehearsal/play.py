@@ -32,7 +32,7 @@ from ...rewards.limits import RewardLimits
 from ...rewards.pool import RewardPools
 from ...rewards.workers import Limits, Workers
 from ...rollout import protocols
-from ...rollout.environment_client.several import EnvClients
+from ...rollout.environment_client.client import EnvClient
 from ...rollout.group_judge import GroupJudge
 from ...rollout.group_runner import GroupRunner
 from ...rollout.protocols.agent_file.agent_file import AgentFile
@@ -154,7 +154,7 @@ class _Rehearsal:
             urls = await owned.enter_async_context(started_servers(cfg, self.result, self.progress))
             if urls is None:
                 return
-            envs = EnvClients.of(cfg.environments, urls, token=os.environ.get(ENV_TOKEN), owner="rehearsal")
+            envs = EnvClient.of(cfg.environments, urls, token=os.environ.get(ENV_TOKEN), owner="rehearsal")
             owned.push_async_callback(envs.close)
             writers = await self._agents(owned)
             chats = None if writers else chat_formats(cfg, self.codec, self.tokenizer)

@@ -26,9 +26,11 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from ...config import Env
+from ...config.environments import Environment, entry_of
 from ...errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
 from ...protocol import CODE_DEFECT, TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
 from ...waiting.backoff import backoff_s, jittered
@@ -53,10 +55,41 @@ MAX_RETRIES = 3
 """How often a call is sent again after a broken exchange. A fourth break in a row within a second is an outage."""
 
 
-class EnvClient:
-    """Opens sessions on the servers of one environment or several, and survives the servers' faults.
+@dataclass(frozen=True, slots=True)
+class EnvLimits:
+    """How the servers of one environment are called.
 
     Attributes:
+        max_concurrency: Calls in flight per server at most.
+        step_timeout_s: Deadline of a step in seconds.
+        reset_timeout_s: Deadline of a reset in seconds.
+        capacity_timeout_s: Seconds that a call waits for room.
+        serves: What the servers call the environment; None: by its name.
+    """
+
+    max_concurrency: int = 256
+    step_timeout_s: float = 20.0
+    reset_timeout_s: float = 60.0
+    capacity_timeout_s: float = CAPACITY_TIMEOUT_S
+    serves: str | None = None
+
+    @classmethod
+    def of(cls, settings: Env, serves: str | None = None) -> EnvLimits:
+        """Return the limits that the environment's section describes."""
+        return cls(
+            settings.max_concurrency,
+            settings.step_timeout_s,
+            settings.reset_timeout_s,
+            max(CAPACITY_TIMEOUT_S, settings.step_timeout_s),
+            serves,
+        )
+
+
+class EnvClient:
+    """Opens sessions on the servers of all environments, and survives the servers' faults.
+
+    Attributes:
+        limits: Environment -> how its servers are called. A single entry counts for every environment.
         urls: The servers.
         http: The connections.
         stage_times: When sessions were being started and evaluated.
@@ -68,68 +101,58 @@ class EnvClient:
         self,
         urls: Urls,
         *,
+        limits: Mapping[str, EnvLimits] | None = None,
         token: str | None = None,
         owner: str = "",
-        max_concurrency: int = 256,
-        step_timeout_s: float = 20.0,
-        reset_timeout_s: float = 60.0,
-        capacity_timeout_s: float = CAPACITY_TIMEOUT_S,
         outage_timeout_s: float = OUTAGE_TIMEOUT_S,
         max_retries: int = MAX_RETRIES,
         backoff_s: float = 0.1,
         grace_s: float = 2.0,
         probe_pause_s: float = 1.0,
-        serves: str | None = None,
     ) -> None:
         """Create a client without connections.
 
         Args:
             urls: Environment -> base URL, or several among which sessions are spread.
+            limits: Environment -> how its servers are called; by default all alike.
             token: Bearer token of the servers.
             owner: Prefix of every session's id, by which others can close the sessions of a process that was killed.
-            max_concurrency: Calls in flight per server at most.
-            step_timeout_s: Deadline of a step in seconds.
-            reset_timeout_s: Deadline of a reset in seconds.
-            capacity_timeout_s: Seconds that a call waits for room.
             outage_timeout_s: Seconds that a new session waits for a server.
             max_retries: How often a call is sent again after a broken exchange.
             backoff_s: First pause before that, in seconds.
             grace_s: Seconds beyond its deadline for which a step is waited for: the server's own "timeout" says more
                 than a cut connection.
             probe_pause_s: Seconds before the first health check of a server that failed; doubled each time.
-            serves: What the servers call the environment, if that is not the name in `urls`.
         """
-        self.step_timeout_s = step_timeout_s
-        self.reset_timeout_s = reset_timeout_s
+        self.limits = limits or {"": EnvLimits()}
         self.max_retries = max_retries
-        self.capacity_timeout_s = capacity_timeout_s
         self.outage_timeout_s = outage_timeout_s
         self.backoff_s = backoff_s
         self.grace_s = grace_s
         self.owner = owner or uuid.uuid4().hex[:8]
-        self.serves = serves
         self.http = EnvHttp(token)
         self.stage_times = StageTimes()
-        self.urls = EnvUrls(urls, max_calls=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
-        self.batches = StepBatches(self.check, self._post_step, self.http.step_batch)
+        self.urls = EnvUrls(
+            urls,
+            max_calls=lambda env: self.limits_of(env).max_concurrency,
+            probe=self._probe,
+            probe_pause_s=probe_pause_s,
+        )
+        self.batches = StepBatches(self.schema_of, self._post_step, self.http.step_batch)
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self._background: set[asyncio.Task[None]] = set()
 
     @classmethod
     def of(
-        cls, cfg: Env, urls: Urls, *, token: str | None = None, owner: str = "", serves: str | None = None
+        cls, environments: Mapping[str, Environment], urls: Urls, *, token: str | None = None, owner: str = ""
     ) -> EnvClient:
-        """Return the client that the [env] section describes."""
-        return cls(
-            urls,
-            token=token,
-            owner=owner,
-            serves=serves,
-            max_concurrency=cfg.max_concurrency,
-            step_timeout_s=cfg.step_timeout_s,
-            reset_timeout_s=cfg.reset_timeout_s,
-            capacity_timeout_s=max(CAPACITY_TIMEOUT_S, cfg.step_timeout_s),
-        )
+        """Return the client of a run with these environments."""
+        limits = {name: EnvLimits.of(environment.env, environment.serves) for name, environment in environments.items()}
+        return cls(urls, limits=limits, token=token, owner=owner)
+
+    def limits_of(self, env: str) -> EnvLimits:
+        """Return how the servers of an environment are called."""
+        return entry_of(self.limits, env)
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,7 +203,7 @@ class EnvClient:
             counts[f"calls/{env}/{outcome}"] = calls
         return {name: float(count) for name, count in counts.items()}
 
-    async def check(self, url: str) -> EnvSchema:
+    async def schema_of(self, url: str) -> EnvSchema:
         """Return the schema of the server at `url`.
 
         Raises:
@@ -223,14 +246,15 @@ class EnvClient:
         clock = asyncio.get_running_loop().time
         remaining_s = timeout_s
         failures = 0
-        capacity_deadline = clock() + self.capacity_timeout_s
+        capacity_timeout_s = self.limits_of(env).capacity_timeout_s
+        capacity_deadline = clock() + capacity_timeout_s
         while True:
             try:
                 server = await choose(capacity_deadline - clock())
                 await server.credits.acquire(capacity_deadline - clock())
             except TimeoutError:
                 raise EnvFull(
-                    f"Env {env!r} had no room for {self.capacity_timeout_s:g} s."
+                    f"Env {env!r} had no room for {capacity_timeout_s:g} s."
                     " Add env workers or servers, lower rollout.batch_size, or raise env.step_timeout_s beyond that."
                 ) from None
             if not ready(server):
@@ -298,7 +322,7 @@ class EnvClient:
             health = await self.http.send("GET", f"{server.url}/health", None, Health, timeout_s=CONNECT_TIMEOUT_S)
         except (Broken, Full, EnvTimeout) as e:
             raise EnvError(f"/health: {e}") from None
-        if health.env != (self.serves or server.env):
+        if health.env != (self.limits_of(server.env).serves or server.env):
             raise EnvError(f"it is env {health.env!r}")
         if health.status == "draining" and server.listed:
             raise EnvError("it is draining")

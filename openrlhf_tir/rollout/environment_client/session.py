@@ -33,6 +33,7 @@ class HttpSession:
         """
         self._client = client
         self._env = env
+        self._limits = client.limits_of(env)
         # The owner comes first, so that the sessions of a client that died can be closed by prefix.
         self._id = f"{client.owner}.{uuid.uuid4().hex}"
         self._request = ResetRequest(task=task, seed=seed, session_id=self._id)
@@ -138,7 +139,7 @@ class HttpSession:
             self._env,
             lambda room_s: client.urls.choose(self._env, client.outage_timeout_s, room_s, avoid=self._tried),
             send,
-            timeout_s=client.reset_timeout_s,
+            timeout_s=self._limits.reset_timeout_s,
             ready=lambda server: server.breaker.admits and server.no_sessions_until <= clock(),
         )
 
@@ -147,10 +148,10 @@ class HttpSession:
 
         async def wait_until_up(room_s: float) -> EnvServer:
             try:
-                await client.urls.up(server, client.step_timeout_s)
+                await client.urls.up(server, self._limits.step_timeout_s)
             except TimeoutError:
                 raise EnvLost(
-                    f"{server.url}, which holds the session, has been down for {client.step_timeout_s:g} s"
+                    f"{server.url}, which holds the session, has been down for {self._limits.step_timeout_s:g} s"
                     f" ({server.breaker.cause})."
                 ) from None
             return server
@@ -167,7 +168,7 @@ class HttpSession:
                 server.credits.refused(sent_at)
             return reply
 
-        reply = await client.call(self._env, wait_until_up, send, timeout_s=client.step_timeout_s)
+        reply = await client.call(self._env, wait_until_up, send, timeout_s=self._limits.step_timeout_s)
         if (reply.session_id, reply.step_id) != (self._id, step_id):
             raise EnvError(
                 f"{server.url}/step answered for another step ({reply.session_id}/{reply.step_id} instead of"
@@ -178,7 +179,7 @@ class HttpSession:
         if reply.outcome == "timeout":
             location = f" It waits at {reply.signals['waits_at']}." if "waits_at" in reply.signals else ""
             raise EnvTimeout(
-                f"{server.url}/step missed its deadline of {client.step_timeout_s:g} s.{location}"
+                f"{server.url}/step missed its deadline of {self._limits.step_timeout_s:g} s.{location}"
                 " Add env workers, or raise env.step_timeout_s."
             )
         defect = code_defect(self._env, reply.signals)

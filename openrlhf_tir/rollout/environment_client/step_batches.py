@@ -115,7 +115,7 @@ class StepBatches:
         """Create an empty gatherer.
 
         Args:
-            schema_of: Base URL -> schema of the server: EnvClient.check.
+            schema_of: Base URL -> schema of the server: EnvClient.schema_of.
             post: Sends one step.
             post_batch: Sends a batch: EnvHttp.step_batch.
             max_batch: Steps of a batch at most.

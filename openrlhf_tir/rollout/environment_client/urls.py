@@ -64,7 +64,7 @@ class EnvUrls:
         self,
         urls: Mapping[str, str | Sequence[str]],
         *,
-        max_calls: int,
+        max_calls: Callable[[str], int],
         probe: Callable[[EnvServer], Awaitable[None]],
         probe_pause_s: float,
     ) -> None:
@@ -72,7 +72,7 @@ class EnvUrls:
 
         Args:
             urls: Environment -> base URL, or several.
-            max_calls: Calls in flight per server at most.
+            max_calls: Environment -> calls in flight per server at most.
             probe: Returns if the server is healthy, raises EnvError if not.
             probe_pause_s: Seconds before the first health check of a server that failed.
         """
@@ -231,7 +231,7 @@ class EnvUrls:
 
     def _add(self, env: str, url: str, *, listed: bool = True) -> EnvServer:
         breaker = Breaker(first_pause_s=self._probe_pause_s)
-        server = EnvServer(env, url, Credits(self._max_calls), breaker, listed=listed)
+        server = EnvServer(env, url, Credits(self._max_calls(env)), breaker, listed=listed)
         self._servers[env, url] = server
         return server
 

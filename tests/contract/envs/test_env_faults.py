@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from benchmarks.rollout.fault_parts import config, fault_server, runner, sessions, set_fault, trained_on_a_fault
-from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 from openrlhf_tir.rollout.environment_client.orphans import close_orphans
 from openrlhf_tir.types import GroupKey, Task
 
@@ -40,8 +40,9 @@ def client(
 ) -> EnvClient:
     """A fault that answers is not to be taken for a timeout because this machine is busy."""
     return EnvClient(
-        {"bad": bad, "good": good}, step_timeout_s=timeout_s, reset_timeout_s=timeout_s, grace_s=0.1,
-        capacity_timeout_s=0.5, outage_timeout_s=outage_timeout_s, backoff_s=0.02, probe_pause_s=0.1,
+        {"bad": bad, "good": good}, grace_s=0.1,
+        limits={"": EnvLimits(step_timeout_s=timeout_s, reset_timeout_s=timeout_s, capacity_timeout_s=0.5)},
+        outage_timeout_s=outage_timeout_s, backoff_s=0.02, probe_pause_s=0.1,
         max_retries=max_retries,
     )  # fmt: skip
 

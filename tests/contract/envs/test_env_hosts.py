@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from openrlhf_tir.errors import EnvLost
-from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 
 from ..env_process import env_server
 
@@ -20,7 +20,9 @@ ECHO = "env_servers.echo"
 async def test_a_host_that_dies_loses_its_own_sessions_and_the_others_get_new_ones(tmp_path):
     with env_server(ECHO, tmp_path) as (first, process), env_server(ECHO, tmp_path) as (second, _):
         async with (
-            EnvClient({"echo": [first, second]}, step_timeout_s=10.0, max_retries=1, backoff_s=0.01) as client,
+            EnvClient(
+                {"echo": [first, second]}, limits={"": EnvLimits(step_timeout_s=10.0)}, max_retries=1, backoff_s=0.01
+            ) as client,
             AsyncExitStack() as stack,
         ):
             sessions = [await stack.enter_async_context(client.session("echo", {})) for _ in range(6)]

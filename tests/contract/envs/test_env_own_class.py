@@ -26,7 +26,7 @@ async def test_a_run_starts_the_server_of_an_environment_class(tmp_path):
     (tmp_path / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
     cfg = load(None, {"env.name": "guess", "env.file": f"{tmp_path}/guess.py:GuessEnv", "run_dir": str(tmp_path)})
     async with env_urls(cfg) as urls:
-        client = EnvClient.of(cfg.env, urls, token=None, owner="test")
+        client = EnvClient.of(cfg.environments, urls, owner="test")
         async with client.session("guess", {"high": 1, "label": "-"}, seed=0) as session:
             assert await session.reset() == "I think of a number between 1 and 1."
             reply = await session.step("1", step_id=0)

@@ -8,7 +8,7 @@ import pytest
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config import Config
 from openrlhf_tir.rewards.pool import RewardPools
-from openrlhf_tir.rollout.environment_client.several import EnvClients
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.rollout.group_judge import GroupJudge
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import Completion, GroupKey, Task
@@ -55,7 +55,7 @@ async def test_a_run_starts_both_servers_and_each_group_is_answered_and_rewarded
         }
     )
     async with env_urls(cfg) as urls:
-        envs, rewards = EnvClients.of(cfg.environments, urls, owner="test"), RewardPools(cfg.environments)
+        envs, rewards = EnvClient.of(cfg.environments, urls, owner="test"), RewardPools(cfg.environments)
         runner = GroupRunner(cfg, Writes(), CharCodec(), envs, rewards, GroupJudge(cfg, rewards.workers))
         sums, group = await runner.run(GroupKey(0, 0), Task("6*7?", "42", "sums"))
         game, played = await runner.run(GroupKey(0, 1), Task("Guess.", "-", "guess", {"high": 3}))

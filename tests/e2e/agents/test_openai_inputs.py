@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -26,7 +27,7 @@ NO_SYSTEM = (
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def actor(engine):
     actor = Actor(engine)
-    actor.envs.check = lambda env: None
+    actor.envs.urls = SimpleNamespace(check=lambda env: None)
     yield actor
 
 

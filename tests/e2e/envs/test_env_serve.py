@@ -14,7 +14,7 @@ import pytest
 
 from openrlhf_tir.cluster.env_serve.__main__ import needs_older_protobuf
 from openrlhf_tir.errors import EnvError, EnvLost
-from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 from tests.conftest import REPO
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -58,7 +58,9 @@ async def test_sessions_stay_in_their_copy_and_one_that_dies_costs_its_own_only(
         url = (await asyncio.wait_for(started.stdout.readline(), UP_S)).decode().strip()
         assert url == f"http://127.0.0.1:{PORT}/echo"
         async with (
-            EnvClient({"echo": [url]}, step_timeout_s=8.0, max_retries=1, backoff_s=0.01) as client,
+            EnvClient(
+                {"echo": [url]}, limits={"": EnvLimits(step_timeout_s=8.0)}, max_retries=1, backoff_s=0.01
+            ) as client,
             AsyncExitStack() as stack,
         ):
             sessions = [await stack.enter_async_context(client.session("echo", {})) for _ in range(12)]

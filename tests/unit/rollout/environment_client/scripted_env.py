@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import fields
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 
 
 class Script:
@@ -98,8 +99,11 @@ async def stall(request, body):
 
 
 def client(*scripts: Script, **kwargs) -> EnvClient:
+    limits = {"step_timeout_s": 60.0} | {f.name: kwargs.pop(f.name) for f in fields(EnvLimits) if f.name in kwargs}
     return EnvClient(
-        {"e": [s.url for s in scripts]}, **{"step_timeout_s": 60.0, "backoff_s": 0.01, "probe_pause_s": 0.02, **kwargs}
+        {"e": [s.url for s in scripts]},
+        limits={"e": EnvLimits(**limits)},
+        **{"backoff_s": 0.01, "probe_pause_s": 0.02, **kwargs},
     )
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from openrlhf_tir.config import Env
 from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvLost, EnvTimeout, InfraError, TaskRefused
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
-from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 from openrlhf_tir.rollout.environment_client.http import MAX_REPLY_BYTES
 from tests.free_port import free_port
 
@@ -108,9 +108,8 @@ async def test_no_room_for_capacity_timeout_s_is_its_own_fault():
 
 
 @pytest.mark.parametrize(("step_s", "capacity_s"), [(20, 300), (1800, 1800)])
-async def test_room_is_waited_for_as_long_as_the_call_that_takes_it_may_last(step_s, capacity_s):
-    async with EnvClient.of(Env(step_timeout_s=step_s), {}) as c:
-        assert c.capacity_timeout_s == capacity_s
+def test_room_is_waited_for_as_long_as_the_call_that_takes_it_may_last(step_s, capacity_s):
+    assert EnvLimits.of(Env(step_timeout_s=step_s)).capacity_timeout_s == capacity_s
 
 
 async def test_a_server_that_does_not_answer_is_a_timeout():
@@ -299,10 +298,10 @@ async def test_an_unknown_environment_is_named_with_the_known_ones():
         EnvClient({"e": "http://x"}).session("pyton", {})
 
 
-async def test_check_returns_the_schema_or_says_what_to_do():
+async def test_schema_of_returns_the_schema_or_says_what_to_do():
     async with Script() as script, client(script) as c:
-        assert (await c.check(script.url + "/")).env == "scripted"
+        assert (await c.schema_of(script.url + "/")).env == "scripted"
         with pytest.raises(EnvError, match=r"http://127\.0\.0\.1:\d+ .*env\.url"):
-            await c.check(f"http://127.0.0.1:{free_port()}")
+            await c.schema_of(f"http://127.0.0.1:{free_port()}")
         with pytest.raises(EnvError, match=r"'not a url.*'.*http://"):
-            await c.check("not a url")
+            await c.schema_of("not a url")

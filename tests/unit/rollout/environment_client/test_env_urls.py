@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvLost, EnvTimeout
-from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 
 from .scripted_env import Script, client, ok, one_step, outcome, stall, status
 
@@ -96,13 +96,16 @@ async def test_a_step_whose_server_is_down_ends_with_its_own_deadline():
         async with c.session("e", {}) as s:
             await s.reset()
             await fail_until_open(c)
+            while "another" not in next(iter(c.urls)).breaker.cause:
+                await asyncio.sleep(0.01)
             with pytest.raises(EnvLost, match=rf"{script.url}.* 0\.1 s .*'another'"):
                 await s.step("a", step_id=0)
 
 
 async def test_a_broken_server_does_not_hold_up_another_environment():
     async with Script(*[stall] * 20) as hangs, Script() as works:
-        c = EnvClient({"e": hangs.url, "f": works.url}, step_timeout_s=600, grace_s=0.1, max_concurrency=2)
+        limits = {"": EnvLimits(step_timeout_s=600, max_concurrency=2)}
+        c = EnvClient({"e": hangs.url, "f": works.url}, limits=limits, grace_s=0.1)
         async with c:
             stuck = [asyncio.create_task(one_step(c)) for _ in range(6)]
             for _ in range(10):
@@ -117,7 +120,7 @@ async def test_a_broken_server_does_not_hold_up_another_environment():
 
 async def test_calls_of_a_server_that_hangs_end_with_their_deadlines():
     async with Script(*[stall] * 20) as hangs:
-        async with EnvClient({"e": hangs.url}, step_timeout_s=0.3, grace_s=0.1, max_concurrency=2) as c:
+        async with client(hangs, step_timeout_s=0.3, grace_s=0.1, max_concurrency=2) as c:
             ended = await asyncio.gather(*(one_step(c) for _ in range(6)), return_exceptions=True)
             assert {type(e) for e in ended} == {EnvTimeout}
 

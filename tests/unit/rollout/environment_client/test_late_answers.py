@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.rollout.fault_parts import CALLS, config, runner
+from openrlhf_tir.rollout.environment_client.client import EnvLimits
 from openrlhf_tir.types import GroupKey, Task
 
 from .scripted_env import Script, client, ok
@@ -35,7 +36,7 @@ async def test_a_late_answer_is_one_fault_without_a_reward_and_nothing_to_the_re
         assert envs.outcomes == {("e", "timeout"): SAMPLES}
 
         script.steps = [answer_at_once] * SAMPLES
-        envs.step_timeout_s = 600.0
+        envs.limits = {"e": EnvLimits(step_timeout_s=600.0)}
         meta, group = await groups.run(GroupKey(0, 1, 1), Task("p", "", "e"))
     assert (meta.failed, meta.failures) == (None, {})
     assert all([call.observation for call in t.calls] == ["fine"] * CALLS for t in group.valid)

@@ -8,14 +8,14 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.rollout.environment_client.several import EnvClients
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 
 from .scripted_env import Script
 
 
-def clients(**urls: list[str]) -> EnvClients:
+def clients(**urls: list[str]) -> EnvClient:
     cfg = Config(envs={"sums": {"server": "python_tir", "step_timeout_s": 3.0}, "guess": {"step_timeout_s": 9.0}})
-    return EnvClients.of(cfg.environments, urls, owner="me")
+    return EnvClient.of(cfg.environments, urls, owner="me")
 
 
 async def test_a_session_goes_to_the_server_of_its_environment():
@@ -28,7 +28,7 @@ async def test_a_session_goes_to_the_server_of_its_environment():
             and other.resets[0]["session_id"].startswith("me.")
             and several.servers == sorted([one.url, other.url])
         )
-        assert several.clients["sums"].step_timeout_s == 3.0 and several.clients["guess"].reset_timeout_s == 27.0
+        assert several.limits_of("sums").step_timeout_s == 3.0 and several.limits_of("guess").reset_timeout_s == 27.0
         assert {"sessions/sums", "sessions/guess"} <= several.stats().keys()
         with pytest.raises(ConfigError, match="'search'"):
             several.session("search", {})
@@ -44,5 +44,5 @@ async def test_a_new_server_is_asked_whether_it_is_what_the_section_says_and_not
         async with asyncio.timeout(60), several.session("sums", {}) as session:
             await session.reset()
         assert right.probes >= 1 and right.resets
-        several.check("sums")
+        several.urls.check("sums")
         await several.close()

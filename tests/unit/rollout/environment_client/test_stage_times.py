@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.rollout.environment_client.several import EnvClients
 from openrlhf_tir.rollout.environment_client.stage_times import StageTimes
 
 from .scripted_env import Script, client, ok
@@ -44,6 +43,6 @@ async def test_a_sessions_start_and_its_verdict_are_spans_of_its_environment(las
             await s.reset()
             await s.step("a", step_id=0)
             await s.step("b", step_id=1)
-        found = EnvClients({"e": c}).drain_stage_times()
+        found = c.stage_times.drain()
     assert set(found) == {("env/e", "start"), *([("env/e", "evaluate")] if evaluated else [])}
     assert all(end > start for [(start, end)] in found.values())

@@ -11,10 +11,9 @@ from aiohttp.test_utils import TestServer
 
 from env_servers.env import Env, Step
 from env_servers.serving import ServingConfig, create_env_app
-from openrlhf_tir.config import Env as EnvConfig
 from openrlhf_tir.errors import EnvError, EnvLost, EnvTimeout
 from openrlhf_tir.protocol import MAX_REPLY_BYTES, EnvSchema, StepReply, StepRequest
-from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 from openrlhf_tir.rollout.environment_client.http import Broken, Full
 from openrlhf_tir.rollout.environment_client.step_batches import StepBatches
 from openrlhf_tir.rollout.serving.app import serve
@@ -222,8 +221,9 @@ async def test_trajectories_of_one_environment_share_requests_to_a_real_server()
         return await call_next(request)
 
     serving, port = await serve(app)
-    config = EnvConfig(name="sleeper", step_timeout_s=600)
-    async with EnvClient.of(config, {"sleeper": f"http://127.0.0.1:{port}"}) as client:
+    async with EnvClient(
+        {"sleeper": f"http://127.0.0.1:{port}"}, limits={"sleeper": EnvLimits(step_timeout_s=600)}
+    ) as client:
         all_are_reset = asyncio.Barrier(24)
         Sleeper.let_go = asyncio.Event()
 
@@ -245,7 +245,7 @@ async def test_a_session_that_a_batch_server_has_forgotten_is_lost_as_one_of_a_s
     app = create_env_app(Sleeper, ServingConfig(env="sleeper", action="seconds", workers=4, prefers_batches=True))
     app.state.has_token = False
     serving, port = await serve(app)
-    async with EnvClient.of(EnvConfig(name="sleeper"), {"sleeper": f"http://127.0.0.1:{port}"}) as client:
+    async with EnvClient({"sleeper": f"http://127.0.0.1:{port}"}) as client:
         async with client.session("sleeper", {}) as forgotten, client.session("sleeper", {}) as kept:
             await forgotten.reset()
             await kept.reset()
@@ -293,7 +293,7 @@ async def test_an_invalid_line_of_a_batch_fails_its_own_step_only(bad, lost):
 
     app = web.Application()
     app.add_routes([web.get("/schema", schema), web.post("/reset", reset), web.post("/step_batch", step_batch)])
-    async with TestServer(app) as server, EnvClient.of(EnvConfig(), {"e": str(server.make_url(""))}) as client:
+    async with TestServer(app) as server, EnvClient({"e": str(server.make_url(""))}) as client:
         client.batches.max_batch = 4
         all_are_reset = asyncio.Barrier(4)
 
