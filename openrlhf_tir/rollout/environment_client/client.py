@@ -138,7 +138,7 @@ class EnvClient:
             probe=self._probe,
             probe_pause_s=probe_pause_s,
         )
-        self.batches = StepBatches(self.schema_of, self._post_step, self.http.step_batch)
+        self.batches = StepBatches(self._schema_of, self._post_step, self.http.step_batch)
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -202,22 +202,6 @@ class EnvClient:
         for (env, outcome), calls in self.outcomes.items():
             counts[f"calls/{env}/{outcome}"] = calls
         return {name: float(count) for name, count in counts.items()}
-
-    async def schema_of(self, url: str) -> EnvSchema:
-        """Return the schema of the server at `url`.
-
-        Raises:
-            EnvLost: No server answers now.
-            EnvError: What answers has no schema.
-        """
-        url = url.rstrip("/")
-        try:
-            return await self.http.send("GET", f"{url}/schema", None, EnvSchema, timeout_s=CONNECT_TIMEOUT_S)
-        except (Broken, Full, EnvTimeout) as e:
-            raise EnvLost(
-                f"No environment server answers at {url} ({e})."
-                " Start one (`python -m env_servers.python_tir`), or correct env.url."
-            ) from None
 
     async def call(
         self,
@@ -308,6 +292,9 @@ class EnvClient:
         finally:
             self.urls.left(server, ticket, answered)
             server.credits.release()
+
+    async def _schema_of(self, server: str) -> EnvSchema:
+        return await self.http.send("GET", f"{server}/schema", None, EnvSchema, timeout_s=CONNECT_TIMEOUT_S)
 
     async def _post_step(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
         return await self.http.send("POST", f"{server}/step", request, StepReply, timeout_s=timeout_s)

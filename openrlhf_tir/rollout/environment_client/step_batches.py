@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from ...errors import EnvError, EnvLost, EnvTimeout, InfraError
+from ...errors import EnvError, EnvTimeout, InfraError
 from ...protocol import NO_SESSION, EnvSchema, StepReply, StepRequest
 from .http import Broken, Full, InvalidReply, full, session_lost
 
@@ -115,7 +115,7 @@ class StepBatches:
         """Create an empty gatherer.
 
         Args:
-            schema_of: Base URL -> schema of the server: EnvClient.schema_of.
+            schema_of: Base URL -> schema of the server. Errors are those of EnvHttp.send.
             post: Sends one step.
             post_batch: Sends a batch: EnvHttp.step_batch.
             max_batch: Steps of a batch at most.
@@ -175,7 +175,7 @@ class StepBatches:
     async def _read_preference(self, server: str) -> bool:
         try:
             prefers = (await self._schema_of(server)).prefers_batches
-        except EnvLost:  # it is busy or starts: the next step asks again
+        except (Broken, Full, EnvTimeout):  # it is busy or starts: the next step asks again
             self._unanswered.add(server)
             del self._asked[server]
             return False

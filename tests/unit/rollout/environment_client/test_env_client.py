@@ -296,12 +296,3 @@ async def test_a_cancelled_step_still_closes_its_session():
 async def test_an_unknown_environment_is_named_with_the_known_ones():
     with pytest.raises(ConfigError, match=r"'pyton'\. .*: e\b"):
         EnvClient({"e": "http://x"}).session("pyton", {})
-
-
-async def test_schema_of_returns_the_schema_or_says_what_to_do():
-    async with Script() as script, client(script) as c:
-        assert (await c.schema_of(script.url + "/")).env == "scripted"
-        with pytest.raises(EnvError, match=r"http://127\.0\.0\.1:\d+ .*env\.url"):
-            await c.schema_of(f"http://127.0.0.1:{free_port()}")
-        with pytest.raises(EnvError, match=r"'not a url.*'.*http://"):
-            await c.schema_of("not a url")

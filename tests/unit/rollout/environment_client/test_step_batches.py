@@ -111,7 +111,7 @@ def test_a_server_that_does_not_ask_for_batches_gets_single_steps(server):
 
 def test_a_server_that_had_no_time_for_its_schema_is_asked_again_and_gets_single_steps_meanwhile():
     server = Server(known=False)
-    server.fault = EnvLost("it starts")
+    server.fault = Broken("it starts")
 
     async def main():
         batches = StepBatches(server.ask, server.post, server.post_batch)
