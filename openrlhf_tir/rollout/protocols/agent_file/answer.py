@@ -8,6 +8,9 @@ from typing import Any
 
 from .wire import Message
 
+MAX_TOKEN_ID = (1 << 31) - 1
+"""Token ids travel as int32."""
+
 
 def answer(result: Any) -> Message:
     """Return the result as JSON-ready values.
@@ -28,8 +31,11 @@ def answer(result: Any) -> Message:
     logs = result.get("extra_logs") or {}
     if not isinstance(logs, Mapping):
         raise ValueError(f"extra_logs is {type(logs).__name__}, not a dict of numbers")
+    tokens = [int(token) for token in result["observation_tokens"]]
+    if wrong := [token for token in tokens if not 0 <= token <= MAX_TOKEN_ID]:
+        raise ValueError(f"observation_tokens holds {wrong[0]}, which is no token's id")
     return {
-        "observation_tokens": [int(token) for token in result["observation_tokens"]],
+        "observation_tokens": tokens,
         "action_ranges": [[int(start), int(end)] for start, end in result["action_ranges"]],
         "reward": number("reward", result.get("reward")),
         "scores": number("scores", result.get("scores")),

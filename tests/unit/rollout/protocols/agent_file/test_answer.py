@@ -57,6 +57,8 @@ def test_tensors_become_numbers():
         ({"extra_logs": {"a": "b"}}, r"extra_logs\['a'\] .*'b'"),
         ({"extra_logs": 3}, r"extra_logs .*int"),
         ({"mm_train_inputs": {}}, "mm_train_inputs"),
+        ({"observation_tokens": [1, -100]}, "observation_tokens .*-100"),
+        ({"observation_tokens": [1, 1 << 31]}, "observation_tokens .*2147483648"),
     ],
 )
 def test_what_is_no_number_is_named(change, said):
