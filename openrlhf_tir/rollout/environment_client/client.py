@@ -17,6 +17,7 @@ A rollout actor has one client for its whole life. What happens to a call:
     the row is refused          422 at /reset: TaskRefused.
     outcome timeout, deadline   EnvTimeout, also after 504: the server gave up a reset.
     the environment's code      code_defect in a step's signals or in a 500: EnvironmentCodeError, not tried again.
+    the action is too long      413 at /step: a reply with outcome model_error. What a model writes is no fault.
     everything else             EnvError with URL and fact: outcome env_error, a body that is not the protocol's.
 """
 

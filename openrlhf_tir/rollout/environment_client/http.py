@@ -8,6 +8,7 @@
                                                       by which a session is opened elsewhere
     nothing within the deadline        EnvTimeout
     404 at /step                       EnvLost        the server does not know the session any more (`session_lost`)
+    413 at /step                       ActionTooLong  the model wrote more than the server takes, which is not a failure
     422 at /reset, with a sentence     TaskRefused    the server can make no episode of the row
     anything else                      EnvError       a refusal, or a reply that is not the protocol's (`InvalidReply`)
 
@@ -54,6 +55,10 @@ class Full(Exception):
     def __init__(self, after_s: float) -> None:
         super().__init__(f"the server is full for {after_s:g} s")
         self.after_s = after_s
+
+
+class ActionTooLong(Exception):
+    """The model wrote more than the server takes as one action."""
 
 
 class Broken(Exception):
@@ -113,6 +118,7 @@ class EnvHttp:
             Full: The server has no room.
             Broken: The exchange broke.
             EnvTimeout: There was no reply in time.
+            ActionTooLong: The server takes no step of this size.
             EnvironmentCodeError: The environment's own code failed.
             EnvError: The server refused the request, or its reply is not valid.
         """
@@ -212,6 +218,8 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
         return EnvError(
             f"{url} refused the bearer token (401). Set the environment variable TIR_ENV_TOKEN to the server's token."
         )
+    if response.status == 413 and url.endswith("/step"):
+        return ActionTooLong(f"{url} answered HTTP 413: {reason}")
     if response.status == 404 and url.endswith("/step"):
         return session_lost(f"{url} answered HTTP 404: {reason}")
     if response.status == 422 and url.endswith("/reset") and _names_a_row(body):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ...errors import EnvError, EnvLost, EnvTimeout, InfraError
 from ...protocol import TRAINABLE_OUTCOMES, ResetReply, ResetRequest, StepReply, StepRequest
-from .http import EXCERPT_BYTES, Broken, Full, InvalidReply, code_defect
+from .http import EXCERPT_BYTES, ActionTooLong, Broken, Full, InvalidReply, code_defect
 from .urls import EnvServer
 
 if TYPE_CHECKING:
@@ -168,7 +168,16 @@ class HttpSession:
                 server.credits.refused(sent_at)
             return reply
 
-        reply = await client.call(self._env, wait_until_up, send, timeout_s=self._limits.step_timeout_s)
+        try:
+            reply = await client.call(self._env, wait_until_up, send, timeout_s=self._limits.step_timeout_s)
+        except ActionTooLong:
+            return StepReply(
+                session_id=self._id,
+                step_id=step_id,
+                observation="The action is too long. Nothing was run.",
+                outcome="model_error",
+                signals={"error_type": "malformed_call", "defect": "too_long"},
+            )
         if (reply.session_id, reply.step_id) != (self._id, step_id):
             raise EnvError(
                 f"{server.url}/step answered for another step ({reply.session_id}/{reply.step_id} instead of"

@@ -282,6 +282,15 @@ async def test_no_more_calls_are_in_flight_than_allowed():
     assert most == 3
 
 
+async def test_an_action_that_is_larger_than_the_server_takes_is_the_models_mistake_and_the_session_goes_on():
+    async with Script(status(413, "Body exceeds the limit")) as script, client(script) as c:
+        async with c.session("e", {}) as session:
+            await session.reset()
+            reply = await session.step("x" * 1000, step_id=0)
+            assert (reply.outcome, reply.signals["error_type"]) == ("model_error", "malformed_call")
+            assert (await session.step("a", step_id=1)).outcome == "ok"
+
+
 async def test_a_cancelled_step_still_closes_its_session():
     async with Script(stall) as script, client(script) as c:
         episode = asyncio.create_task(one_step(c))
