@@ -1,4 +1,4 @@
-"""Kit: one server under test, spoken to in plain HTTP. Checks read facts from it and raise Broken with a wrong one."""
+"""One server under test, spoken to in plain HTTP. Checks read facts from it and raise Broken with a wrong one."""
 
 from __future__ import annotations
 
@@ -59,11 +59,19 @@ class Answer(NamedTuple):
 
 
 class Kit:
-    """`base` is the process that holds the sessions: the one /reset named, else the URL given."""
+    """The server under test, and what is known of it.
+
+    Attributes:
+        url: The URL that was given.
+        base: URL of the process that holds the sessions: the one that /reset named, or else `url`.
+    """
 
     def __init__(self, url: str, actions: Actions, options: Options, *, token: str | None) -> None:
-        self.base = self.url = url.rstrip("/")
-        self.actions, self.options, self.token = actions, options, token
+        self.url = url.rstrip("/")
+        self.base = self.url
+        self.actions = actions
+        self.options = options
+        self.token = token
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def __aenter__(self) -> Self:
@@ -76,12 +84,12 @@ class Kit:
         await self._http.close()
 
     async def send(self, method: str, path: str, body: Any = None, *, authorized: bool = True) -> Answer:
-        """Raises Broken when there is no answer at all."""
+        """Send a request and return the answer. Raises Broken if there is none."""
         headers = {"Content-Type": "application/json", **(self._headers if authorized else {})}
         data = None if body is None else json.dumps(body).encode()
         try:
-            async with self._http.request(method, self.base + path, data=data, headers=headers) as r:
-                return Answer(r.status, await r.text(errors="replace"), dict(r.headers))
+            async with self._http.request(method, self.base + path, data=data, headers=headers) as response:
+                return Answer(response.status, await response.text(errors="replace"), dict(response.headers))
         except (aiohttp.ClientError, TimeoutError) as e:
             raise Broken(f"{method} {path} got no answer: {type(e).__name__} {e}") from e
 
@@ -93,7 +101,7 @@ class Kit:
         )
 
     async def open(self, task: dict[str, Any] | None = None, seed: int = 0) -> str:
-        """A new session. Raises Broken."""
+        """Open a session and return its id. Raises Broken."""
         session_id = f"check-{uuid.uuid4().hex}"
         reply = read(ResetReply, await self.reset(session_id, task, seed))
         if reply.session_id != session_id:
@@ -106,7 +114,7 @@ class Kit:
             raise Broken(f"DELETE of an open session answered {answer.status} {answer.text[:80]!r}")
 
     async def step(self, session_id: str, step_id: int, action: str | None = None, deadline_s: float = 20.0) -> Answer:
-        """`action` None: the valid one."""
+        """Send a step. Without an `action` it is the valid one."""
         return await self.send("POST", "/step", self.step_body(session_id, step_id, action, deadline_s))
 
     def step_body(
@@ -120,7 +128,7 @@ class Kit:
         }
 
     async def ok(self, session_id: str, step_id: int, action: str | None = None) -> StepReply:
-        """A step that must work. Raises Broken."""
+        """Return the reply to a step that must work. Raises Broken."""
         reply = read(StepReply, await self.step(session_id, step_id, action))
         if (reply.session_id, reply.step_id) != (session_id, step_id):
             raise Broken(f"asked for {session_id}/{step_id}, the reply is for {reply.session_id}/{reply.step_id}")
@@ -137,21 +145,19 @@ class Kit:
         return read(EnvSchema, await self.send("GET", "/schema"))
 
     async def metric(self, name: str) -> float | None:
-        """Sum of a metric over its labels; None where /metrics does not have it."""
+        """Return the sum of a metric over its labels; None if /metrics does not have it."""
         answer = await self.send("GET", "/metrics")
-        found = (
-            [line for line in answer.text.splitlines() if line.split("{")[0].split(" ")[0] == name]
-            if answer.status == 200
-            else []
-        )
+        if answer.status != 200:
+            return None
+        lines = [line for line in answer.text.splitlines() if line.split("{")[0].split(" ")[0] == name]
         try:
-            return sum(float(line.rpartition(" ")[2]) for line in found) if found else None
+            return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
         except ValueError:
-            raise Broken(f"/metrics gives {name} no number: {found[0][:80]!r}") from None
+            raise Broken(f"/metrics gives {name} no number: {lines[0][:80]!r}") from None
 
 
 def read(kind: type[Wire], answer: Answer) -> Wire:
-    """The reply of a 200. Raises Broken with the status or the field that is wrong."""
+    """Return the reply of a 200. Raises Broken with the status or the field that is wrong."""
     if answer.status != 200:
         raise Broken(f"HTTP {answer.status} instead of a {kind.__name__}: {answer.text[:120]!r}")
     try:

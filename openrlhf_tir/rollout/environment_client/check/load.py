@@ -1,4 +1,7 @@
-"""Checks of many callers, of limits and of long use. Each is `async (kit) -> fact`, raising Broken or Skip."""
+"""Check what a server promises to many callers, its limits, and that long use leaves nothing.
+
+Each check is `async (kit) -> fact`, and raises Broken or Skip.
+"""
 
 from __future__ import annotations
 
@@ -12,57 +15,59 @@ from pydantic import ValidationError
 from ....protocol import StepReply
 from .kit import Answer, Broken, Kit, Skip, expect_status, read
 
-DEADLINE_S, LATE_S = 0.5, 1.5
-"""Deadline of a slow step, and by how much an answer may miss it: the way there and back, and killing what runs."""
+DEADLINE_S = 0.5
+"""Deadline of a slow step."""
+LATE_S = 1.5
+"""By how much an answer may miss it: the way there and back, and killing what runs."""
 IDLE_S = 5.0
 """Seconds after which nothing may run any more once a caller has been answered; twice as many after a flood."""
 HEADER_WAIT_S = 1.0
+"""How long a server may take to refuse a body by its announced size; after that the body is sent."""
 BATCH = 8
 
 
 async def steps_at_once_are_each_answered(kit: Kit) -> str:
-    n = kit.options.concurrency
-    sessions = await asyncio.gather(*[kit.open() for _ in range(n)])
+    """Check that steps of many sessions at once are each answered, and measure how long that takes."""
+    concurrency = kit.options.concurrency
+    sessions = await asyncio.gather(*[kit.open() for _ in range(concurrency)])
 
-    async def timed(session: str, step_id: int) -> tuple[float, str]:
+    async def milliseconds(session: str, step_id: int) -> float:
         start = time.perf_counter()
-        reply = await kit.ok(session, step_id)
-        return time.perf_counter() - start, reply.observation
+        await kit.ok(session, step_id)
+        return 1e3 * (time.perf_counter() - start)
 
-    results = [r for k in range(3) for r in await asyncio.gather(*[timed(s, k) for s in sessions])]
-    await asyncio.gather(*[kit.close(s) for s in sessions])
-    ms = sorted(1e3 * seconds for seconds, _ in results)
-    return (
-        f"{len(ms)} steps, {n} at once: p50 {statistics.median(ms):.0f} ms, p99 {ms[int(0.99 * (len(ms) - 1))]:.0f} ms"
-    )
+    durations: list[float] = []
+    for step_id in range(3):
+        durations += await asyncio.gather(*[milliseconds(session, step_id) for session in sessions])
+    await asyncio.gather(*[kit.close(session) for session in sessions])
+    durations.sort()
+    p99 = durations[int(0.99 * (len(durations) - 1))]
+    return f"{len(durations)} steps, {concurrency} at once: p50 {statistics.median(durations):.0f} ms, p99 {p99:.0f} ms"
 
 
 async def a_batch_is_answered_item_by_item(kit: Kit) -> str:
+    """Check that every item of a batch is answered, and that one without a session does not hurt the others."""
     sessions = [await kit.open() for _ in range(BATCH)]
-    items = [*(kit.step_body(s, 0) for s in sessions), kit.step_body("check-never-opened", 0)]
-    got = {reply.session_id: reply for reply in _lines(await kit.send("POST", "/step_batch", items))}
-    if len(got) != len(items) or set(got) != {item["session_id"] for item in items}:
-        raise Broken(f"{len(items)} items, answers for {len(got)} of them")
-    bad = [
-        reply.outcome
-        for session, reply in got.items()
-        if reply.outcome != ("ok" if session in sessions else "env_error")
-    ]
-    if bad:
-        raise Broken(f"one unknown session among {len(items)} items, and the outcomes {bad} besides ok and env_error")
+    items = [kit.step_body(session, 0) for session in (*sessions, "check-never-opened")]
+    outcomes = {reply.session_id: reply.outcome for reply in _lines(await kit.send("POST", "/step_batch", items))}
+    if outcomes.keys() != {item["session_id"] for item in items}:
+        raise Broken(f"{len(items)} items, answers for {len(outcomes)} of them")
+    if outcomes != dict.fromkeys(sessions, "ok") | {"check-never-opened": "env_error"}:
+        raise Broken(f"one unknown session among {len(items)} items, and the outcomes {sorted(outcomes.values())}")
     for session in sessions:
         await kit.close(session)
     return f"{BATCH} ok and 1 refused in one batch"
 
 
 async def a_deadline_is_kept(kit: Kit) -> str:
+    """Check that a step that is too slow is answered `timeout` in time, also when it is sent again, and is ended."""
     if kit.actions.slow is None:
         raise Skip("no slow action known; give --slow-action and --slow-task")
     session = await kit.open(kit.actions.slow_task)
     start = time.perf_counter()
-    first = await kit.step(session, 0, kit.actions.slow, DEADLINE_S)
+    answer = await kit.step(session, 0, kit.actions.slow, DEADLINE_S)
     took = time.perf_counter() - start
-    reply = read(StepReply, first)
+    reply = read(StepReply, answer)
     if reply.outcome != "timeout":
         raise Broken(
             f"a step that missed its deadline of {DEADLINE_S:g} s has outcome {reply.outcome}, after {took:.1f} s"
@@ -77,38 +82,40 @@ async def a_deadline_is_kept(kit: Kit) -> str:
 
 
 async def a_full_server_says_so(kit: Kit) -> str:
+    """Check that a server refuses what it has no room for with 429 and Retry-After, and is well afterwards."""
     if kit.actions.slow is None:
         raise Skip("no slow action known; give --slow-action and --slow-task")
-    n = kit.options.flood
-    names = [f"check-flood-{time.time_ns()}-{i}" for i in range(n)]
+    flood = kit.options.flood
+    names = [f"check-flood-{time.time_ns()}-{number}" for number in range(flood)]
     opened = await asyncio.gather(*[kit.reset(name, kit.actions.slow_task) for name in names])
     sessions = [name for name, answer in zip(names, opened, strict=True) if answer.status == 200]
-    answers = await asyncio.gather(*[kit.step(s, 0, kit.actions.slow, 2.0) for s in sessions])
-    refused = [a for a in (*opened, *answers) if a.status != 200]
-    for a in refused:
-        expect_status(a, 429, f"one of {n} requests at once")
-        if not _is_positive(a.headers.get("Retry-After", a.headers.get("retry-after"))):
-            raise Broken(
-                f"429 with Retry-After {a.headers.get('Retry-After')!r}: the caller cannot know when to return"
-            )
-    outcomes = {read(StepReply, a).outcome for a in answers if a.status == 200}
+    answers = await asyncio.gather(*[kit.step(session, 0, kit.actions.slow, 2.0) for session in sessions])
+    refused = [answer for answer in (*opened, *answers) if answer.status != 200]
+    for answer in refused:
+        expect_status(answer, 429, f"one of {flood} requests at once")
+        retry_after = answer.headers.get("Retry-After", answer.headers.get("retry-after"))
+        if not _is_positive(retry_after):
+            raise Broken(f"429 with Retry-After {retry_after!r}: the caller cannot know when to return")
+    outcomes = {read(StepReply, answer).outcome for answer in answers if answer.status == 200}
     if outcomes - {"ok", "timeout", "capacity", "model_error"}:
         raise Broken(f"outcomes {sorted(outcomes)} under load")
-    for s in sessions:
-        await kit.close(s)
+    for session in sessions:
+        await kit.close(session)
     await _idle(kit, 2 * IDLE_S)
     session = await kit.open()
     await kit.ok(session, 0)
     await kit.close(session)
-    return (
-        f"{len(refused)} of {n} refused with 429 and Retry-After, then well"
-        if refused
-        else f"took all {n} (raise --flood to see it refuse), then well"
-    )
+    if not refused:
+        return f"took all {flood} (raise --flood to see it refuse), then well"
+    return f"{len(refused)} of {flood} refused with 429 and Retry-After, then well"
 
 
 async def too_large_is_413(kit: Kit) -> str:
-    """By hand: a client library may see the connection break while it still sends, and lose the answer."""
+    """Check that a body that is too large is refused.
+
+    The request is written by hand: a client library may see the connection break while it still sends, and lose the
+    answer.
+    """
     at = urlsplit(kit.base)
     head = (
         f"POST {at.path}/step HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type:"
@@ -139,6 +146,7 @@ async def too_large_is_413(kit: Kit) -> str:
 
 
 async def without_the_token_is_401(kit: Kit) -> str:
+    """Check that everything but /health wants the token."""
     expect_status(await kit.send("GET", "/health", authorized=False), 200, "/health without a token")
     if kit.token is None:
         raise Skip("no token given, and the server needs none")
@@ -153,20 +161,25 @@ async def without_the_token_is_401(kit: Kit) -> str:
 
 
 async def long_use_leaves_nothing(kit: Kit) -> str:
-    """10-step sessions, `concurrency` of them at once; memory is compared after a tenth, with pools and caches full."""
-    base, steps = (await kit.health()).sessions, kit.options.steps
+    """Check that many sessions of ten steps leave no session and take no memory.
 
-    async def use(n: int) -> None:
-        todo = iter(range(0, n, 10))
+    `concurrency` of them are open at once. Memory is compared with what it was after a tenth of the steps, when pools
+    and caches are full.
+    """
+    sessions_before = (await kit.health()).sessions
+    steps = kit.options.steps
 
-        async def one_caller() -> None:
-            for start in todo:
+    async def use(total: int) -> None:
+        starts = iter(range(0, total, 10))
+
+        async def use_sessions() -> None:
+            for start in starts:
                 session = await kit.open()
-                for k in range(min(10, n - start)):
-                    await kit.ok(session, k)
+                for step_id in range(min(10, total - start)):
+                    await kit.ok(session, step_id)
                 await kit.close(session)
 
-        await asyncio.gather(*[one_caller() for _ in range(kit.options.concurrency)])
+        await asyncio.gather(*[use_sessions() for _ in range(kit.options.concurrency)])
 
     start = time.perf_counter()
     await use(steps // 10)
@@ -174,7 +187,7 @@ async def long_use_leaves_nothing(kit: Kit) -> str:
     await use(steps - steps // 10)
     rate = steps / (time.perf_counter() - start)
     late = await kit.metric("process_resident_memory_bytes")
-    left = (await kit.health()).sessions - base
+    left = (await kit.health()).sessions - sessions_before
     if left > 0:
         raise Broken(f"{left} sessions are left after {steps} steps, all of them closed")
     if early is None or late is None:
