@@ -302,13 +302,13 @@ class EnvServerProcess:
         One that does not start is tried again without end: the pipeline stops the run when too many groups fail.
         """
         while True:
-            assert self.process is not None, "start() comes first"
-            code = await self.process.wait()
-            self.process = None
-            why = f"the {self.env.name} environment server ended with code {code}"
-            if (place := await asyncio.to_thread(self._crash_place)) is not None:
-                why += f", in {place}"
-            log.warning("%s; starting it again", await end_of(self.cfg, self._name, why))
+            if self.process is not None:  # None if what follows failed: `background` calls this method again.
+                code = await self.process.wait()
+                self.process = None
+                why = f"the {self.env.name} environment server ended with code {code}"
+                if (place := await asyncio.to_thread(self._crash_place)) is not None:
+                    why += f", in {place}"
+                log.warning("%s; starting it again", await end_of(self.cfg, self._name, why))
             await self.start(self.port, wait_s=math.inf)
 
     def _crash_place(self) -> str | None:

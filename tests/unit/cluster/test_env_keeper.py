@@ -91,6 +91,23 @@ def test_a_keeper_survives_failed_forks_and_the_server_comes_back_on_its_port(tm
     ]
 
 
+def test_a_server_whose_end_cannot_be_put_on_record_comes_back(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, None)
+    monkeypatch.setattr(env_process.asyncio, "create_subprocess_exec", machine.fork)
+
+    async def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    async def main():
+        async with env_urls(config(tmp_path)):
+            monkeypatch.setattr(env_process, "end_of", no_room)
+            machine.running.die(-9)
+            await asyncio.sleep(3600)
+            return machine.running.returncode, len(machine.at)
+
+    assert virtual_loop.run(main()) == (None, 2)
+
+
 def test_a_server_that_ends_at_its_start_is_told_to_a_person_and_tried_again_by_a_restart(tmp_path, monkeypatch):
     async def start(**train):
         machine = Machine(tmp_path, 1, 1)
