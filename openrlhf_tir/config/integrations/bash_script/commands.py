@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import getopt
 import re
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 
 from .conditions import Conditions
 from .ends import MAX_COMMANDS, Break, Continue, Enough, Exit, Return
 from .script import Command
 from .syntax import HERE, Node, first_child
-from .unknown_text import readable, unknown
+from .unknown_text import readable, unknown, unknowns
+from .words import split_at
 
 _TRAINER = re.compile(
     r"openrlhf[./]cli[./]\w+|\btrain_(ppo_ray|ppo|sft|dpo|rm|kto|kd|prm)\b"
@@ -151,46 +155,55 @@ class Commands(Conditions):
         if body.type == "command":
             words = self.command_words(body)
             if words and words[0] == "read":
-                self._read(words[1:], text)
+                self._read(words[1:], text, self._separators(body))
                 return True
             if words and words[0] in ("mapfile", "readarray"):
                 names = [word for word in words[1:] if not word.startswith("-")]
                 self.variables[names[-1] if names else "MAPFILE"] = text.splitlines()
                 return True
-            status = self.statement(body)
+            status = self._run_command(body)
             if trains(text) and not (words and _LAUNCHER.fullmatch(words[0])):
                 self.nested(text, self.line(body))
             return status
         return self.statement(body)
 
-    def _read(self, words: list[str], text: str) -> None:
-        delimiter: str | None = None
-        names: list[str] = []
-        array = False
-        rest = iter(words)
-        for word in rest:
-            if word == "-d":
-                delimiter = next(rest, "")
-            elif word in ("-p", "-n", "-N", "-t", "-u", "-i"):
-                next(rest, "")
-            elif word.startswith("-") and len(word) > 1:
-                array = array or word.endswith("a")
-                if word.endswith("d"):
-                    delimiter = next(rest, "")
-            else:
-                names.append(word)
-        if delimiter is None:
-            text = text.partition("\n")[0]
-        if not names:
-            names = ["REPLY"]
-        if array:
-            self.variables[names[0]] = text.split()
+    def _separators(self, node: Node) -> str:
+        """Return the value of IFS for a command, which may set it itself."""
+        own = first_child(node, "variable_assignment")
+        if own is not None and self.raw(own).startswith("IFS="):
+            return self._joined(own.child_by_field_name("value"))
+        return str(self.variables.get("IFS", " \t\n"))
+
+    def _read(self, words: list[str], text: str, separators: str) -> None:
+        """Give variables what `read` makes of a text.
+
+        Args:
+            words: Its arguments.
+            text: What it reads.
+            separators: The value of IFS.
+        """
+        try:
+            given, names = getopt.getopt(words, "ersa:d:i:n:N:p:t:u:")
+        except getopt.GetoptError:
             return
-        values = text.split(maxsplit=len(names) - 1) if len(names) > 1 else [text.strip()]
-        for i, name in enumerate(names):
-            self.variables[name] = values[i] if i < len(values) else ""
+        options = dict(given)
+        if unknowns(separators):
+            self.variables |= dict.fromkeys([*names, options.get("-a", "")], unknown(f"read {shlex.join(words)}"))
+            return
+        if "-d" not in options:
+            text = text.partition("\n")[0]
+        if "-a" in options:
+            self.variables[options["-a"]] = split_at(separators, text)
+            return
+        names = names or ["REPLY"]
+        values = split_at(separators, text, len(names))
+        self.variables |= dict(zip_longest(names, values, fillvalue=""))
 
     def _command(self, node: Node) -> bool | None:
+        given = first_child(node, "herestring_redirect")
+        return self._run_command(node) if given is None else self._with_input(node, self._redirected_text(given))
+
+    def _run_command(self, node: Node) -> bool | None:
         saved = {}
         for child in node.named_children:
             if child.type == "variable_assignment":

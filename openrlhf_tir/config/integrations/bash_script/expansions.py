@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .arithmetic import calculate
 from .ends import MAX_DEPTH, MAX_FILE, Enough
@@ -25,8 +25,15 @@ _CUT = re.compile(r":\s*(-?\d+)(?::\s*(\d+))?")
 """${X:offset:length}"""
 _EXPANDED = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 """Nodes that are replaced between double quotes."""
+Items = TypeVar("Items", str, list[str])
 _HIDDEN = "\ue002"
 """Stands for a double quote of a here-document, which quotes nothing there."""
+
+
+def _cut(items: Items, cut: re.Match[str]) -> Items:
+    """Return the part of a text, or of a list, that `:offset:length` names."""
+    behind = items[int(cut[1]) :]
+    return behind if cut[2] is None else behind[: int(cut[2])]
 
 
 def _is_whole(name: str, index: str | None) -> bool:
@@ -199,42 +206,32 @@ class Expansions:
         return self._with_operator(name, index, rest, raw, quoted)
 
     def _with_operator(self, name: str, index: str | None, rest: str, raw: str, quoted: bool) -> list[Part]:
-        match = re.match(r":?[-=+?]", rest)
+        value = self.value(name, index)
+        match = re.match(r"(:?)([-=+?])", rest)
         if match:
-            operator = match[0]
-            default = rest[len(operator) :]
-            value = self.value(name, index)
-            missing = not value if operator.startswith(":") else value is None
-            if operator[-1] == "+":
+            default = rest[match.end() :]
+            missing = not value if match[1] else value is None
+            if match[2] == "+":
                 return [] if missing else self._text_parts(default, quoted)
             if not missing:
                 return self._value_parts(name, index, quoted)
-            if operator[-1] == "?":
+            if match[2] == "?":
                 return [Part(unknown(raw))]
             parts = self._text_parts(default, quoted)
-            if operator[-1] == "=":
+            if match[2] == "=":
                 self.variables[name] = joined(parts)
             return parts
-        value = self.value(name, index)
         if isinstance(value, list) and _is_whole(name, index) and not any(map(unknowns, value)):
             return self._list_parts(self._edited_list(name, value, rest, raw), name, index, quoted)
-        if isinstance(value, list):
-            value = " ".join(value)
-        if value is None:
-            value = ""
-        if unknowns(value):
-            return [Part(unknown(raw), split=not quoted)]
-        return [Part(self._edited(value, rest, raw), split=not quoted)]
+        text = " ".join(value) if isinstance(value, list) else value or ""
+        return [Part(unknown(raw) if unknowns(text) else self._edited(text, rest, raw), split=not quoted)]
 
     def _edited_list(self, name: str, items: list[str], rest: str, raw: str) -> list[str]:
         """Apply `:offset:length` to a list, and everything else to each of its items."""
         cut = _CUT.fullmatch(rest)
         if cut is None:
             return [self._edited(item, rest, raw) for item in items]
-        if name in ("@", "*"):
-            items = [self.name, *items]
-        start = int(cut[1])
-        return items[start:] if cut[2] is None else items[start : start + int(cut[2])]
+        return _cut([self.name, *items] if name in ("@", "*") else items, cut)
 
     def _edited(self, value: str, rest: str, raw: str) -> str:
         """Apply `%`, `#`, `/`, `^^`, `,,` or `:offset:length` to a value."""
@@ -252,10 +249,8 @@ class Expansions:
             return re.sub(regex, lambda _: self._text(new), value, count=0 if everywhere else 1)
         if rest in (",,", "^^"):
             return value.lower() if rest == ",," else value.upper()
-        if cut := _CUT.fullmatch(rest):
-            start = int(cut[1])
-            return value[start : start + int(cut[2])] if cut[2] else value[start:]
-        return unknown(raw)
+        cut = _CUT.fullmatch(rest)
+        return unknown(raw) if cut is None else _cut(value, cut)
 
     def _text_parts(self, text: str, quoted: bool) -> list[Part]:
         """Return the pieces of the text behind `:-` and the like, which may hold quotes and expansions."""
@@ -324,24 +319,19 @@ class Expansions:
     def _value_parts(self, name: str, index: str | None, quoted: bool) -> list[Part]:
         value = self.value(name, index)
         whole = _is_whole(name, index)
-        if isinstance(value, list) and not whole:
+        if whole:
+            items = value if isinstance(value, list) else [value] if value else []
+            return self._list_parts(items, name, index, quoted)
+        if isinstance(value, list):
             value = value[0] if value else ""  # $array is its first element
-        if isinstance(value, str) and whole:
-            value = [value] if value else []
-        if value is None:
-            if not whole and not name.isdecimal():
-                self.unset.append(name)
-            value = [] if whole else ""
-        if isinstance(value, str):
-            return [Part(value, split=not quoted)]
-        return self._list_parts(value, name, index, quoted)
+        if value is None and not name.isdecimal():
+            self.unset.append(name)
+        return [Part(value or "", split=not quoted)]
 
     def _list_parts(self, items: list[str], name: str, index: str | None, quoted: bool) -> list[Part]:
         """Return the pieces of all items of a list."""
-        if not quoted:
-            return [Part(" ".join(items), split=True)]
-        if name == "*" or index == "[*]":
-            return [Part(" ".join(items))]
+        if not quoted or name == "*" or index == "[*]":
+            return [Part(" ".join(items), split=not quoted)]
         return [Part(items=tuple(items))]
 
     # substitutions

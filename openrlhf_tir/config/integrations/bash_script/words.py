@@ -52,3 +52,17 @@ def without(value: str, pattern: str, *, at_end: bool, longest: bool) -> str:
         if fnmatch.fnmatchcase(part, pattern):
             return rest
     return value
+
+
+def split_at(separators: str, text: str, most: int = 0) -> list[str]:
+    """Return the parts of a text between the characters of IFS, at most so many; 0 for all."""
+    signs = re.escape("".join(separators.split()))
+    has_blanks = any(map(str.isspace, separators))
+    if has_blanks:
+        text = text.strip()
+    if not text or not separators or most == 1:
+        return [text] if text else []
+    pattern = r"\s+"
+    if signs:
+        pattern = rf"\s*[{signs}]\s*|\s+" if has_blanks else f"[{signs}]"
+    return re.split(pattern, text, maxsplit=max(0, most - 1))

@@ -39,6 +39,10 @@ def words(text: str, **environ: str) -> list[str]:
         ("Y=2; run ${X:-a/$Y/b}", ["run", "a/2/b"]),
         ("run ${X:-\"a b\"}", ["run", "a b"]),
         ("A=(1 '2 3'); run ${A[@]} \"${A[@]}\"", ["run", "1", "2", "3", "1", "2 3"]),
+        ("L=a,b; IFS=, read -ra A <<< \"$L\"; run \"${A[@]}\"", ["run", "a", "b"]),
+        ("IFS=': ' read -r K V <<< ' k:  v w '; run $K \"$V\"",
+         ["run", "k", "v w"]),
+        ("IFS= read -r L <<< ' a '; run \"$L\"", ["run", " a "]),
         ("X=1; unset X; Y=2; run ${X:-a} $Y", ["run", "a", "2"]),
         ("A=(1 '2 3'); run ${A[1]} ${#A[@]} $A", ["run", "2", "3", "2", "1"]),
         ("A=(); run \"${A[@]}\" z", ["run", "z"]),
@@ -51,6 +55,7 @@ def words(text: str, **environ: str) -> list[str]:
         ("run 'a $X' \"a \\$X \\\"q\\\"\" a\\ b", ["run", "a $X", 'a $X "q"', "a b"]),
         ("name() {\n  echo run-$1\n}\nrun $(name 3)", ["run", "run-3"]),
         ("X=/a/b.tar.gz; run ${X##*/} ${X%.*} ${X%%.*} ${X#/a/}", ["run", "b.tar.gz", "/a/b.tar", "/a/b", "b.tar.gz"]),
+        ("X=abcd; run ${X: -3:3} ${X: -2} ${X:1}", ["run", "bcd", "cd", "bcd"]),
         ("X=a/b/c; run ${X//\\//-} ${X/b/z} ${X:2:3} ${X^^}", ["run", "a-b-c", "a/z/c", "b/c", "A/B/C"]),
         ("N=8; run $((N / 2 + 1)) $(( ${N} * 2 ))", ["run", "5", "16"]),
         ("X=$(echo a b); run \"$X\" $(basename /q/model.bin .bin) $(dirname /q/r)", ["run", "a b", "model", "/q"]),
@@ -235,7 +240,10 @@ def test_arithmetic_starts_nothing_and_writes_nothing(tmp_path, monkeypatch, tex
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("text", ["mapfile -t A < <(nvidia-smi)", "read -r A < <(hostname)", "read A < nowhere.txt"])
+@pytest.mark.parametrize(
+    "text",
+    ["mapfile -t A < <(nvidia-smi)", "read -r A < <(hostname)", "read A < nowhere.txt", "IFS=$'\\n' read -r B A <<< x"],
+)
 def test_what_a_run_would_read_into_a_variable_is_unknown_and_not_empty(text):
     (word,) = words(f"{text}\nrun $A")[1:]
     assert unknowns(word)
