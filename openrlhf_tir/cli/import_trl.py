@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if path.suffix in (".sh", ".bash", ".slurm", ".sbatch"):
         script, path, gpus = _from_bash(path, words)
     else:
-        script, gpus = read_trl_script(path, words)[0], None
+        script, gpus = read_trl_script(path, words), None
     gpus = args.gpus or gpus or 1
     args.out = args.out or f"{path.stem}.toml"
     out = Path(args.out)
@@ -124,7 +124,7 @@ def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int |
             if file is None:
                 continue
             try:
-                return read_trl_script(file, flags[i + 1 :])[0], file, gpus_of_launcher(flags[:i])
+                return read_trl_script(file, flags[i + 1 :]), file, gpus_of_launcher(flags[:i])
             except ConfigError as e:
                 failed = e
             break

@@ -40,6 +40,18 @@ OLD_SFT_NAMES = {
     "max_norm": "max_norm",
 }
 """train_sft's flat names (up to 0.9) where they are others than train_ppo_ray's."""
+SWITCHES_WITH_A_VALUE = {
+    "bf16": ("ds.param_dtype", "bf16"),
+    "flash_attn": ("ds.attn_implementation", "flash_attention_2"),
+    "use_kl_estimator_k3": ("algo.kl.estimator", "k3"),
+}
+"""Flat switches -> the flag that they became, and its value."""
+OLD_CORRECTION = {
+    "enable_vllm_is_correction": "algo.advantage.is_correction_enable",
+    "vllm_is_correction_type": "algo.advantage.is_correction_type",
+    "vllm_is_truncated_threshold": "algo.advantage.is_correction_threshold",
+}
+"""Flat flags of the correction for the engine -> their names of 0.10."""
 GONE = {
     "actor_init_on_gpu": "it is no flag of OpenRLHF 0.11.2 either: models are always made where they are trained.",
     "ptx_coef": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
@@ -51,6 +63,9 @@ GONE = {
     "aux_loss": "balance experts with actor.aux_loss_coef.",
 }
 """Flat flags that OpenRLHF itself has dropped -> what became of them."""
+
+KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+"""The types of OpenRLHF's flags."""
 
 
 @dataclass
@@ -144,23 +159,16 @@ def _renamed(
     flag: str, values: list[str], known: Mapping[str, OpenRLHFFlag], names: Mapping[str, str]
 ) -> tuple[str | None, list[str]]:
     """Return the flag's name of 0.11.2, None where there is none, and its values there."""
-    special: dict[str, Callable[[], tuple[str, list[str]]]] = {
-        "bf16": lambda: ("ds.param_dtype", ["bf16"]),
-        "flash_attn": lambda: ("ds.attn_implementation", ["flash_attention_2"]),
-        "use_kl_estimator_k3": lambda: ("algo.kl.estimator", ["k3"]),
-        "enable_vllm_is_correction": lambda: ("algo.advantage.is_correction_enable", []),
-        "vllm_is_correction_type": lambda: ("algo.advantage.is_correction_type", values),
-        "vllm_is_truncated_threshold": lambda: (
-            "algo.advantage.is_correction_threshold",
-            values if len(values) > 1 else ["0", *values],  # once it was the upper bound alone
-        ),
-    }
     if flag in known or flag in RULES_0_11_0:
         return flag, values
-    if flag in special:
-        return special[flag]()
-    if flag in names and names[flag] in known:
-        return names[flag], values
+    if flag in SWITCHES_WITH_A_VALUE:
+        name, value = SWITCHES_WITH_A_VALUE[flag]
+        return name, [value]
+    if flag == "vllm_is_truncated_threshold" and len(values) == 1:
+        values = ["0", *values]  # once it was the upper bound alone
+    name = OLD_CORRECTION.get(flag) or names.get(flag, "")
+    if name in known or flag in OLD_CORRECTION:
+        return name, values
     begins = [name for name in known if name.startswith(flag)]  # argparse takes what is unambiguous
     return (begins[0] if len(begins) == 1 and "." in flag else None), values
 
@@ -188,17 +196,11 @@ def _typed(
     if about.nargs is None and len(values) > 1:
         flags.notes.append(f"--{flag} {' '.join(values)}: it takes one value; {' '.join(values[1:])!r} is left out.")
         values = values[:1]
-    kinds: dict[str, Callable[[str], Any]] = {"int": _whole, "float": float}
-    kind = kinds.get(about.kind, str)
     try:
-        return [kind(value) for value in values]
+        return [KINDS[about.kind](value) for value in values]
     except ValueError:
         flags.notes.append(f"--{flag} {' '.join(values)}: left out, OpenRLHF reads a number there.")
         return None
-
-
-def _whole(text: str) -> int:
-    return int(text.replace("_", ""))
 
 
 def _lengths(flags: CommandFlags) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -62,6 +63,51 @@ class Draft:
         """Say something that is not as the command had it, once."""
         if sentence not in self.differences:
             self.differences.append(sentence)
+
+
+NO_SETTING = "there is no such setting here; left out"
+
+
+def sentence_about(rows: Iterable[Difference], name: str, value: Any) -> str | None:
+    """Return what is to be said of an argument: "" if nothing differs with its value, None if no row is about it."""
+    row = next((row for row in rows if re.fullmatch(row.names, name)), None)
+    if row is None:
+        return None
+    return "" if value in row.harmless else row.sentence
+
+
+class Copied(NamedTuple):
+    """A setting of another project that is one here.
+
+    Attributes:
+        theirs: The other project's name.
+        ours: The setting here.
+        value: Makes the value here of theirs; None leaves the setting at this project's default.
+        why: The comment beside the setting.
+    """
+
+    theirs: str
+    ours: str
+    value: Callable[[Any], Any]
+    why: str = ""
+
+
+def if_set(kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a `Copied.value` that takes nothing over where their value is null, 0, False or empty."""
+    return lambda value: kind(value) if value else None
+
+
+def if_positive(value: Any) -> int | None:
+    """Return a number as a `Copied.value`; -1 and the like stand for none."""
+    return int(value) if value is not None and int(value) > 0 else None
+
+
+def copy(rows: Iterable[Copied], read: Callable[[str], Any], draft: Draft) -> None:
+    """Set what the rows say; `read` returns a setting of the other project."""
+    for row in rows:
+        value = row.value(read(row.theirs))
+        if value is not None:
+            draft.set(row.ours, value, row.why)
 
 
 @dataclass

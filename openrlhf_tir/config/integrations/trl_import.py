@@ -19,7 +19,7 @@ from ...algorithms.losses import LOSSES as POLICY_LOSSES
 from .python_script.copied_code import code_of
 from .python_script.dataset import dataset_of
 from .python_script.values import UNKNOWN, SourceReader
-from .recipe_draft import Draft
+from .recipe_draft import Copied, Draft, copy, if_set
 from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, say_wide_clip, set_no_tool, set_tools
 from .trl_left_out import account_for_unread, needs_nothing
 from .trl_optimizer import DEFAULTS as OPTIMIZER_DEFAULTS
@@ -53,11 +53,31 @@ DEFAULTS: dict[str, Any] = OPTIMIZER_DEFAULTS | {
 """What GRPOConfig says of the arguments that are read here."""
 RLOO_DEFAULTS = DEFAULTS | {"num_generations": 2, "beta": 0.05}
 """What RLOOConfig says of them."""
+COPIED = (
+    Copied("temperature", "rollout.temperature", float),
+    Copied("top_p", "rollout.top_p", float),
+    Copied("top_k", "rollout.top_k", lambda top_k: max(0, int(top_k))),
+    Copied("min_p", "rollout.min_p", if_set(float)),
+    Copied("num_iterations", "train.max_epochs", lambda passes: int(passes) if int(passes) > 1 else None),
+    Copied("shuffle_dataset", "data.shuffle", lambda shuffles: False if shuffles is False else None),
+    Copied("chat_template_kwargs", "data.chat_template_options", lambda options: options or None),
+    Copied("entropy_coef", "actor.entropy_coef", if_set(float)),
+    Copied("delta", "actor.dual_clip", if_set(float), "delta"),
+    Copied(
+        "mask_truncated_completions",
+        "filter.sample",
+        if_set(lambda masks: "over_length"),
+        "mask_truncated_completions",
+    ),
+)
+"""Arguments that are one setting each."""
 TAKEN = (
     *("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "tokenizer", "peft_config"),
     *("tools", "environment_factory", "reward_processing_classes", "data_collator"),
 )
 """Arguments of a trainer that are read, or that need nothing here."""
+OF_ROWS = ("formatting_func", "data_collator")
+"""Arguments of a trainer that change its rows."""
 LOSSES = {
     "grpo": "seq-mean-token-mean",
     "dapo": "token-mean",
@@ -150,19 +170,19 @@ def import_trl(
         _method_of_rloo(draft, trl)
     else:
         _method_of_grpo(draft, trl)
-    _set_sampling_and_filters(draft, trl)
+    copy(COPIED, trl, draft)
+    draft.set("filter.names", [], "TRL trains every group")
+    draft.set("pipeline.mode", "sync", "TRL samples, then trains")
     _placement(draft, trl, gpus)
     set_run_dir(draft, name)
     set_outputs(draft, trl)
     if script.trainer not in ("GRPOTrainer", "RLOOTrainer"):
         draft.differs(f"{script.trainer}: trained as GRPOTrainer; pipeline.mode = 'pipeline' overlaps the rollout.")
-    say_what_is_left(script, recipe, trl, TAKEN, "see docs/coming_from_trl.md")
+    say_what_is_left(script, recipe, trl, TAKEN)
     return recipe
 
 
-def say_what_is_left(
-    script: TrlScript, recipe: TrlRecipe, trl: TrlArguments, taken: Collection[str], advice: str
-) -> None:
+def say_what_is_left(script: TrlScript, recipe: TrlRecipe, trl: TrlArguments, taken: Collection[str]) -> None:
     """Say what of a script is not in its recipe.
 
     Args:
@@ -170,7 +190,6 @@ def say_what_is_left(
         recipe: Its recipe, complete but for these sentences.
         trl: The arguments of the trainer's config, all that set something having been read.
         taken: Arguments of the trainer itself that are read, or that need nothing here.
-        advice: What to do about the others.
     """
     draft = recipe.draft
     for note in script.notes:
@@ -184,6 +203,7 @@ def say_what_is_left(
         draft.differs("The model is loaded in 4 or 8 bits: bf16 weights here (ds.param_dtype).")
     for key in script.arguments:
         if key not in taken:
+            advice = "write the rows out as they should be" if key in OF_ROWS else "see docs/coming_from_trl.md"
             draft.differs(f"{script.trainer}({key}=...): not taken over; {advice}.")
 
 
@@ -212,13 +232,7 @@ def set_model(script: TrlScript, draft: Draft, trl: TrlArguments) -> None:
             draft.set("ds.lora.dropout", float(dropout))
 
 
-def set_rows(
-    script: TrlScript,
-    recipe: TrlRecipe,
-    rows_file: str,
-    dataset: str = "data.prompt_dataset",
-    split: str = "data.prompt_split",
-) -> None:
+def set_rows(script: TrlScript, recipe: TrlRecipe, rows_file: str, dataset: str = "data.prompt_dataset") -> None:
     """Set the data set: a name or a file, or rows that have to be written out.
 
     Args:
@@ -226,7 +240,6 @@ def set_rows(
         recipe: Its draft is changed, and gets rows that stand in the script.
         rows_file: The file for rows that the script itself makes.
         dataset: The setting that names the rows.
-        split: The setting that names their split.
     """
     draft = recipe.draft
     node = script.arguments.get("train_dataset")
@@ -244,7 +257,7 @@ def set_rows(
     elif name and not done and not keywords.get("args"):
         draft.set(dataset, script.path_of(name))
         if part.partition("[")[0] != "train":
-            draft.set(split, part.partition("[")[0])
+            draft.set("data.prompt_split", part.partition("[")[0])
         if "[" in part:
             draft.differs(f"split={part!r}: the whole split is read; data.max_samples takes the first rows of it.")
     elif node is None and not name:
@@ -321,8 +334,6 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
         draft.set("env.max_calls", int(turns) if turns else CALLS_OF_A_RESPONSE)
     else:
         set_no_tool(draft)
-    if options := trl("chat_template_kwargs"):
-        draft.set("data.chat_template_options", options)
     if wanted or made:
         recipe.code = code_of(reader, wanted, made) + list_of_tools
 
@@ -440,16 +451,9 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
     draft.set("train.micro_batch_size", max(1, int(trl("per_device_train_batch_size"))))
     if updates > 1:
         draft.set("train.batch_size", batch)
-    if int(trl("num_iterations")) > 1:
-        draft.set("train.max_epochs", int(trl("num_iterations")))
     length, prompt = int(trl("max_completion_length")), int(trl("max_prompt_length") or 512)
     draft.set("rollout.max_new_tokens", length)
     draft.set("data.max_len", length + prompt)
-    for key in ("temperature", "top_p"):
-        draft.set(f"rollout.{key}", float(trl(key)))
-    draft.set("rollout.top_k", max(0, int(trl("top_k") or 0)))
-    if trl("min_p"):
-        draft.set("rollout.min_p", float(trl("min_p")))
     steps = int(trl("max_steps"))
     per = updates * int(trl("num_iterations"))
     if steps > 0:
@@ -467,8 +471,6 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
         )
     draft.set("train.num_episodes", max(1, math.ceil(float(trl("num_train_epochs")))))
     set_optimizer(draft, trl, "actor", int(draft.settings["train.max_steps"]) if steps > 0 or rows else None)
-    if trl("shuffle_dataset") is False:
-        draft.set("data.shuffle", False)
     set_saves(draft, trl, max(1, rows // int(draft.settings["rollout.batch_size"])) * per if rows else None)
 
 
@@ -588,8 +590,6 @@ def _method_of_grpo(draft: Draft, trl: TrlArguments) -> None:
     low = float(trl("epsilon"))
     draft.set("actor.eps_clip_low_high", [low, float(trl("epsilon_high") or low)])
     say_wide_clip(draft)
-    if trl("delta"):
-        draft.set("actor.dual_clip", float(trl("delta")), "delta")
     if float(trl("beta") or 0):
         draft.set("algo.kl.init_coef", float(trl("beta")))
         draft.set("algo.kl.use_loss", True)
@@ -621,13 +621,3 @@ def _set_correction(draft: Draft, trl: TrlArguments) -> None:
             f"vllm_importance_sampling_mode={mode!r}: TRL compares the product of a response's ratios with {cap:g}, and"
             f" weighs its tokens by it; here {compared}, and a token has its own as weight."
         )
-
-
-def _set_sampling_and_filters(draft: Draft, trl: TrlArguments) -> None:
-    """What trains of what was sampled, and when."""
-    if trl("entropy_coef"):
-        draft.set("actor.entropy_coef", float(trl("entropy_coef")))
-    if trl("mask_truncated_completions"):
-        draft.set("filter.sample", "over_length", "mask_truncated_completions")
-    draft.set("filter.names", [], "TRL trains every group")
-    draft.set("pipeline.mode", "sync", "TRL samples, then trains")

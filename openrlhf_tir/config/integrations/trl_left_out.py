@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .recipe_draft import Difference, Draft
+from .recipe_draft import NO_SETTING, Difference, Draft, sentence_about
 from .trl_script import TrlScript
 
 if TYPE_CHECKING:
@@ -75,15 +75,13 @@ def account_for_unread(trl: TrlArguments, script: TrlScript, draft: Draft) -> li
     """
     nothing = []
     for name, value in trl.unread():
-        difference = next((row for row in DIFFERENCES if re.fullmatch(row.names, name)), None)
+        sentence = sentence_about(DIFFERENCES, name, value)
         if name == "model_init_kwargs":
             sentence = _of_loading(value)
         elif name == "deepspeed":
             sentence = _of_deepspeed(value, script)
-        elif difference is not None:
-            sentence = "" if value in difference.harmless else difference.sentence
-        else:
-            sentence = "" if needs_nothing(name) else "there is no such setting here; left out"
+        elif sentence is None:
+            sentence = "" if needs_nothing(name) else NO_SETTING
         if sentence:
             draft.differs(f"{name}{'' if isinstance(value, Mapping) else f'={value}'}: {sentence}.")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from .recipe_draft import Draft
+from .recipe_draft import Copied, Draft, copy
 from .shared_settings import say_warm_up
 
 DEFAULTS: dict[str, Any] = {
@@ -22,6 +22,14 @@ DEFAULTS: dict[str, Any] = {
 }
 """What TrainingArguments, as TRL changes them, say of the arguments that are read here. The learning rate is not
 among them: each trainer's config has its own."""
+COPIED = (
+    Copied("weight_decay", "actor.l2", float),
+    Copied("adam_epsilon", "actor.adam_eps", float),
+    Copied("max_grad_norm", "actor.max_norm", float),
+    Copied("gradient_checkpointing", "actor.gradient_checkpointing_enable", bool),
+    Copied("seed", "train.seed", int),
+)
+"""Arguments that are one setting each."""
 SCHEDULES = {
     "constant": "constant",
     "constant_with_warmup": "constant",
@@ -51,12 +59,8 @@ def set_optimizer(
     if schedule in ("linear", "cosine"):
         draft.set(f"{section}.min_lr_ratio", 0.0, "linear and cosine end at 0")
     _set_warm_up(draft, trl, section, updates)
-    draft.set("actor.l2", float(trl("weight_decay")))
     draft.set("actor.adam_betas", [float(trl("adam_beta1")), float(trl("adam_beta2"))])
-    draft.set("actor.adam_eps", float(trl("adam_epsilon")))
-    draft.set("actor.max_norm", float(trl("max_grad_norm")))
-    draft.set("actor.gradient_checkpointing_enable", bool(trl("gradient_checkpointing")))
-    draft.set("train.seed", int(trl("seed")))
+    copy(COPIED, trl, draft)
 
 
 def _set_warm_up(draft: Draft, trl: Callable[[str], Any], section: str, updates: int | None) -> None:

@@ -94,8 +94,8 @@ class TrlScript:
         return ast.unparse(self.arguments[name]) if name in self.arguments else ""
 
 
-def read_trl_script(path: Path, words: Sequence[str]) -> tuple[TrlScript, str]:
-    """Return what a script's trainer is given, and the script's text.
+def read_trl_script(path: Path, words: Sequence[str]) -> TrlScript:
+    """Return what a script's trainer is given.
 
     Raises:
         ConfigError: The file cannot be read, is no Python, or makes no trainer of TRL's.
@@ -104,7 +104,7 @@ def read_trl_script(path: Path, words: Sequence[str]) -> tuple[TrlScript, str]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"The script {path} cannot be read: {e}. Give the path of a Python script.") from None
-    return read_trl_text(text, path, words), text
+    return read_trl_text(text, path, words)
 
 
 def read_trl_text(text: str, path: Path, words: Sequence[str]) -> TrlScript:

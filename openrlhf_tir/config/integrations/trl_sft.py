@@ -48,7 +48,7 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> T
     trl = TrlArguments(script, draft, DEFAULTS)
     set_run_dir(draft, name)
     set_model(script, draft, trl)
-    set_rows(script, recipe, rows_file, dataset="sft.dataset", split="data.prompt_split")
+    set_rows(script, recipe, rows_file, dataset="sft.dataset")
     batch = int(trl("per_device_train_batch_size")) * int(trl("gradient_accumulation_steps")) * gpus
     draft.set("actor.num_nodes", 1)
     draft.set("actor.num_gpus_per_node", gpus, "--gpus")
@@ -71,7 +71,7 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> T
     set_saves(draft, trl, None)
     set_outputs(draft, trl)
     _learned(draft, trl)
-    say_what_is_left(script, recipe, trl, TAKEN, "write the rows out as they should be")
+    say_what_is_left(script, recipe, trl, TAKEN)
     return recipe
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...algorithms.advantages import ESTIMATORS
 from .bash_script import readable
-from .recipe_draft import Draft, Imported, checked
+from .recipe_draft import Copied, Draft, Imported, checked, copy, if_positive, if_set
 from .separate_gpus import say_turns
 from .shared_settings import (
     CALLS_OF_A_RESPONSE,
@@ -40,10 +40,7 @@ from .verl_settings import (
     MODEL,
     OPTIMISER,
     ROLLOUT,
-    Copied,
     VerlSettings,
-    if_positive,
-    if_set,
     shown,
     verl_settings,
 )
@@ -122,7 +119,7 @@ def import_verl(
     """
     draft = Draft()
     verl = verl_settings(overrides, (*directories, Path.cwd()), draft)
-    verl.copy(COPIED, draft)
+    copy(COPIED, verl, draft)
     files = _set_data(verl, draft)
     _set_model(verl, draft)
     updates = _set_batches(verl, draft)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ...algorithms.advantages import ESTIMATORS
-from .recipe_draft import Difference, Draft
+from .recipe_draft import NO_SETTING, Difference, Draft, sentence_about
 from .verl_settings import ACTOR, DEFAULTS, MODEL, NUMBERS, OPTIMISER, ROLLOUT, VerlSettings, dotted_names, shown
 
 NEEDS_NOTHING = (
@@ -202,16 +202,14 @@ def account_for_unread(verl: VerlSettings, draft: Draft) -> list[str]:
     nothing = []
     unused = _unused_models(draft)
     for name, value in verl.unread().items():
-        if name.startswith(unused) or _NEEDS_NOTHING.fullmatch(name):
-            nothing.append(name)
-            continue
-        difference = next((row for row in DIFFERENCES if re.fullmatch(row.names, name)), None)
-        if difference is not None and value not in difference.harmless:
-            draft.differs(f"{name}={shown(value)}: {difference.sentence}.")
-        elif difference is not None or name in DEFAULTS or name in NUMBERS:
-            nothing.append(name)  # verl uses it with other methods only
+        needs_nothing = name.startswith(unused) or _NEEDS_NOTHING.fullmatch(name)
+        sentence = "" if needs_nothing else sentence_about(DIFFERENCES, name, value)
+        if sentence is None:  # verl uses what is known with other methods only
+            sentence = "" if name in DEFAULTS or name in NUMBERS else NO_SETTING
+        if sentence:
+            draft.differs(f"{name}={shown(value)}: {sentence}.")
         else:
-            draft.differs(f"{name}={shown(value)}: there is no such setting here; left out.")
+            nothing.append(name)
     return nothing
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...algorithms.advantages import ESTIMATORS
 from ...algorithms.losses import LOSSES, LossName
-from .recipe_draft import Draft
+from .recipe_draft import Copied, Draft, copy, if_set
 from .shared_settings import say_wide_clip
-from .verl_settings import ACTOR, CORRECTION, Copied, VerlSettings, if_set
+from .verl_settings import ACTOR, CORRECTION, VerlSettings
 
 ESTIMATOR_OF = {
     "gae": "gae",
@@ -86,7 +86,7 @@ def _set_estimator(verl: VerlSettings, draft: Draft) -> None:
 
 
 def _set_critic(verl: VerlSettings, draft: Draft, updates: int) -> None:
-    verl.copy(OF_CRITIC, draft)
+    copy(OF_CRITIC, verl, draft)
     epochs = verl("critic.ppo_epochs")
     if epochs and int(epochs) != int(verl(f"{ACTOR}.ppo_epochs")):
         draft.differs(f"critic.ppo_epochs={epochs}: the critic makes as many passes as the policy, train.max_epochs.")

@@ -11,10 +11,10 @@ with a sentence.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .bash_script import readable, unknowns
 from .recipe_draft import Draft
@@ -165,32 +165,6 @@ OWN_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer")
 """verl's own configurations: what they say is in DEFAULTS."""
 
 
-class Copied(NamedTuple):
-    """A setting of verl's that is one here.
-
-    Attributes:
-        theirs: verl's name.
-        ours: The setting here.
-        value: Makes the value here of verl's; None leaves the setting at this project's default.
-        why: The comment beside the setting.
-    """
-
-    theirs: str
-    ours: str
-    value: Callable[[Any], Any]
-    why: str = ""
-
-
-def if_set(kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a `Copied.value` that takes nothing over where verl's value is null, 0, False or empty."""
-    return lambda value: kind(value) if value else None
-
-
-def if_positive(value: Any) -> int | None:
-    """Return a number as a `Copied.value`; -1 and the like stand for none."""
-    return int(value) if value is not None and int(value) > 0 else None
-
-
 @dataclass
 class VerlSettings:
     """verl's settings. It remembers which were read, so that no override is dropped without a word.
@@ -235,13 +209,6 @@ class VerlSettings:
             if existing_path(path, self.directories) is None:
                 say_no_file(draft, f"{name}={readable(path)}")
         return paths
-
-    def copy(self, rows: Iterable[Copied], draft: Draft) -> None:
-        """Set what the rows say in a recipe."""
-        for row in rows:
-            value = row.value(self(row.theirs))
-            if value is not None:
-                draft.set(row.ours, value, row.why)
 
     def unread(self) -> dict[str, Any]:
         """Return what the command gives and nothing has read."""

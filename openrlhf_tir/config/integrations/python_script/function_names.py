@@ -68,28 +68,13 @@ class _FunctionNames:
                 made_of_each = self._each(node)
                 return None if made_of_each is None else self._of_all(made_of_each)
             case ast.Call():
-                return self._in_call(node)
+                return self._list_made_by(node)
             case ast.Subscript(value=table):  # registry["accuracy"]
                 return self._item(table, node.slice)
         return None
 
     def _of_all(self, nodes: list[ast.expr]) -> list[str]:
         return [name for node in nodes for name in self.of(node)]
-
-    def _in_call(self, call: ast.Call) -> list[str] | None:
-        """Return the names in what a call returns; None if it is no list of functions."""
-        made = self._list_made_by(call)
-        if made is not None:
-            return made
-        name = called(call)
-        if name == "list" and len(call.args) == 1:
-            return self.of(call.args[0])
-        if not isinstance(call.func, ast.Attribute):
-            return None
-        if name == "get" and call.args:
-            return self._item(call.func.value, call.args[0])
-        table = self._table(call.func.value)
-        return self._of_all(table.values) if table is not None and name == "values" else None
 
     def _appended(self, name: ast.Name) -> list[str]:
         """Return the names that are added to a list after it is made: `funcs.append(f)`, `funcs += [f]`."""
@@ -148,15 +133,10 @@ class _FunctionNames:
         module.flags = self.reader.flags
         return module, module.function(place[1])
 
-    def _table(self, node: ast.expr) -> ast.Dict | None:
-        """Return the table that an expression is, or that a name holds; None for anything else."""
-        held = self.reader.given(node) if isinstance(node, ast.Name) else node
-        return held if isinstance(held, ast.Dict) else None
-
     def _item(self, node: ast.expr, key: ast.expr) -> list[str] | None:
         """Return the names in an item of a table; None where there is no such item."""
-        table = self._table(node)
-        if table is None:
+        table = self.reader.given(node) if isinstance(node, ast.Name) else node
+        if not isinstance(table, ast.Dict):
             return None
         wanted = self.reader.value(key)
         for name, value in zip(table.keys, table.values, strict=True):

@@ -104,31 +104,18 @@ def added_to(statement: ast.stmt, name: str) -> ast.expr | None:
 
 
 def put_into(statement: ast.stmt, name: str) -> ast.expr | None:
-    """Return the table of what a statement puts into the table of a name: `t["k"] = v`, `t.update(more)`, `t |= more`.
-
-    None where it puts nothing into it.
-    """
+    """Return the table of what `t["k"] = v` puts into the table of a name; None for another statement."""
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=target), slice=key), *_], value=value):
-            table: ast.expr = ast.Dict([key], [value])
-        case ast.AugAssign(target=ast.Name(id=target), op=ast.BitOr(), value=table):
-            pass
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=target), attr="update")) as call):
-            keys: list[ast.expr | None] = [None for _ in call.args]
-            keys += [ast.Constant(k.arg) if k.arg else None for k in call.keywords]
-            table = ast.Dict(keys, [*call.args, *(k.value for k in call.keywords)])
-        case _:
-            return None
-    return ast.fix_missing_locations(ast.copy_location(table, statement)) if target == name else None
+            return ast.copy_location(ast.Dict([key], [value]), statement) if target == name else None
+    return None
 
 
 def has_target_in(statement: ast.stmt, name: str) -> bool:
-    """Return True if a statement assigns or deletes something inside the table of a name."""
-    targets: list[ast.expr] = []
-    if isinstance(statement, ast.Assign | ast.Delete):
-        targets = statement.targets
-    elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
-        targets = [statement.target]
+    """Return True if a statement assigns or deletes something inside the table of a name, as `t |= more` does too."""
+    if isinstance(statement, ast.AugAssign):
+        return root_name(statement.target) == name
+    targets = statement.targets if isinstance(statement, ast.Assign | ast.Delete) else []
     parts = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Subscript)]
     return any(not isinstance(part.ctx, ast.Load) and root_name(part) == name for part in parts)
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....errors import ConfigError
-from ..shared_settings import existing_path, yaml_table
 from .definitions import Definitions
 from .syntax import Tests, bindings, called, has_target_in, put_into, root_name, statements
 
@@ -33,8 +31,6 @@ MOVES = ("to", "cuda", "bfloat16", "half", "float", "eval", "train")
 CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
 CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "append", "extend", "insert", "remove")
 """Methods that change a table or a list."""
-READERS = ("safe_load", "full_load", "load")
-"""Functions of yaml and json that read an open file."""
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -127,10 +123,6 @@ class SourceReader(Definitions):
                 self._assign(target, value, statement, tests)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, value, statement, tests)
-            case ast.With(items=items):  # with open(path) as file
-                for item in items:
-                    if isinstance(item.optional_vars, ast.Name):
-                        self._give(item.optional_vars.id, item.context_expr, statement.lineno, tests)
 
     def _bound_parameters(self) -> list[tuple[range, dict[str, ast.expr]]]:
         """Return the lines of each function at the top level that is called in one place, with its parameters."""
@@ -257,19 +249,9 @@ class SourceReader(Definitions):
         )
 
     def arguments(self, call: ast.Call, positions: Sequence[str]) -> dict[str, ast.expr]:
-        """Return the arguments of a call by name, those by position and those of `**table` included."""
+        """Return the arguments of a call by name, those by position included."""
         found: dict[str, ast.expr] = dict(zip(positions, call.args, strict=False))
-        for keyword in call.keywords:
-            if keyword.arg is not None:
-                found[keyword.arg] = keyword.value
-                continue
-            table = self.given(keyword.value) if isinstance(keyword.value, ast.Name) else keyword.value
-            if isinstance(table, ast.Dict):
-                pairs = zip(table.keys, table.values, strict=True)
-                found |= {str(self.value(key)): value for key, value in pairs if key is not None}
-            elif isinstance(table, ast.Call) and called(table) == "dict":
-                found |= {k.arg: k.value for k in table.keywords if k.arg}
-        return found
+        return found | {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
 
     def keywords(self, call: ast.Call) -> dict[str, Any]:
         """Return the arguments of a call by name, `**table` included where reading tells what it holds."""
@@ -402,8 +384,6 @@ class SourceReader(Definitions):
         table = call.func.value if isinstance(call.func, ast.Attribute) else None
         if ast.unparse(call.func) in ENVIRONMENT:
             return self._of_environment(call.args)
-        if name in READERS and len(call.args) == 1:
-            return self._file_table(call.args[0])
         if name in CASTS and len(call.args) == 1:
             return self._cast(name, self.value(call.args[0]))
         if table is not None and name == "get" and call.args:
@@ -474,23 +454,6 @@ class SourceReader(Definitions):
                 return UNKNOWN
             table[name] = read
         return table
-
-    def _file_table(self, file: ast.expr) -> Any:
-        """Return the table in the YAML or JSON file that is opened; UNKNOWN where there is none."""
-        opened = self.given(file) if isinstance(file, ast.Name) else file
-        while isinstance(opened, ast.Call) and isinstance(opened.func, ast.Attribute):
-            if called(opened) not in ("read", "read_text", "open"):
-                return UNKNOWN
-            opened = opened.func.value
-        words = opened.args[:1] if isinstance(opened, ast.Call) and called(opened) in ("open", "Path") else []
-        name = self.value(words[0]) if words else UNKNOWN
-        if not isinstance(name, str):
-            return UNKNOWN
-        path = existing_path(name, (Path(), self.directory))
-        try:
-            return UNKNOWN if path is None else yaml_table(path) or UNKNOWN
-        except ConfigError:
-            return UNKNOWN
 
     def _filled(self, name: ast.Name, made: ast.expr, table: dict[Any, Any]) -> dict[Any, Any]:
         """Return the table of a name with what statements put into it before it is used.
