@@ -16,9 +16,9 @@ from pathlib import Path
 from ....errors import ConfigError
 from .script import Command, Script
 from .statements import Statements
-from .unknown_text import readable, unknown, unknowns
+from .unknown_text import readable, unknowns
 
-__all__ = ["Command", "Script", "read_script", "read_text", "readable", "unknown", "unknowns"]
+__all__ = ["Command", "Script", "read_script", "read_text", "readable", "unknowns"]
 
 
 def read_script(

@@ -36,8 +36,6 @@ STARTERS = re.compile(
 """Commands that start the command, or the script, that stands among their words."""
 _ITEM = re.compile(r"""(?<=[\s(])\[([^\]]+)\]=("[^"]*"|'[^']*'|[^\s)]*)""")
 """An item of an associative array, [key]=value."""
-OTHER_NAMES = {".": "source", ":": "true"}
-"""Builtins that have a second name."""
 PRINTS = ("echo", "printf", "cat", "grep", "sed", "awk", "tee", "logger", "pkill", "pgrep", "tail", "ls", "which")
 """Commands whose words may name a program that they do not start."""
 
@@ -161,7 +159,7 @@ class Commands(Conditions):
                 names = [word for word in words[1:] if not word.startswith("-")]
                 self.variables[names[-1] if names else "MAPFILE"] = text.splitlines()
                 return True
-            status = self._run_command(body)
+            status = self._without_input(body)
             if trains(text) and not (words and _LAUNCHER.fullmatch(words[0])):
                 self.nested(text, self.line(body))
             return status
@@ -201,9 +199,9 @@ class Commands(Conditions):
 
     def _command(self, node: Node) -> bool | None:
         given = first_child(node, "herestring_redirect")
-        return self._run_command(node) if given is None else self._with_input(node, self._redirected_text(given))
+        return self._without_input(node) if given is None else self._with_input(node, self._redirected_text(given))
 
-    def _run_command(self, node: Node) -> bool | None:
+    def _without_input(self, node: Node) -> bool | None:
         saved = {}
         for child in node.named_children:
             if child.type == "variable_assignment":
@@ -243,8 +241,22 @@ class Commands(Conditions):
             return None
         if name.endswith(".sh") and self._other_script(words, line):
             return None
-        builtin: Callable[[list[str], int], bool | None] | None
-        builtin = getattr(self, f"_run_{OTHER_NAMES.get(name, name)}", None)
+        builtin: Callable[[list[str], int], bool | None] | None = {
+            "cd": self._cd,
+            "eval": self._eval,
+            "source": self._source,
+            ".": self._source,
+            "set": self._set,
+            "shift": self._shift,
+            "exit": self._leave,
+            "return": self._leave_function,
+            "true": lambda arguments, line: True,
+            ":": lambda arguments, line: True,
+            "false": lambda arguments, line: False,
+            "test": lambda arguments, line: self._test_words(arguments),
+            "break": self._break,
+            "continue": self._continue,
+        }.get(name)
         if builtin is not None:
             return builtin(arguments, line)
         if len(self.script.commands) >= MAX_COMMANDS:
@@ -312,11 +324,11 @@ class Commands(Conditions):
 
     # builtins: each is given its arguments and its line, and returns whether it succeeds
 
-    def _run_eval(self, arguments: list[str], line: int) -> None:
+    def _eval(self, arguments: list[str], line: int) -> None:
         with self.inside(first_line=line):
             self.text(" ".join(arguments))
 
-    def _run_source(self, arguments: list[str], line: int) -> bool | None:
+    def _source(self, arguments: list[str], line: int) -> bool | None:
         if not arguments:
             return None
         text = self._text_of_file(arguments[0])
@@ -329,12 +341,12 @@ class Commands(Conditions):
             self.text(text)
         return True
 
-    def _run_set(self, arguments: list[str], line: int) -> bool:
+    def _set(self, arguments: list[str], line: int) -> bool:
         if "--" in arguments:
             self.positional = arguments[arguments.index("--") + 1 :]
         return True
 
-    def _run_shift(self, arguments: list[str], line: int) -> bool:
+    def _shift(self, arguments: list[str], line: int) -> bool:
         count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
         self.positional = self.positional[count:]
         return True
@@ -345,30 +357,21 @@ class Commands(Conditions):
         for name in names:
             table.pop(name, None)
 
-    def _run_break(self, arguments: list[str], line: int) -> bool | None:
+    def _break(self, arguments: list[str], line: int) -> bool | None:
         if self.loops:
             raise Break
         return None
 
-    def _run_continue(self, arguments: list[str], line: int) -> bool | None:
+    def _continue(self, arguments: list[str], line: int) -> bool | None:
         if self.loops:
             raise Continue
         return None
 
-    def _run_exit(self, arguments: list[str], line: int) -> bool:
+    def _leave(self, arguments: list[str], line: int) -> bool:
         raise Exit
 
-    def _run_return(self, arguments: list[str], line: int) -> bool:
+    def _leave_function(self, arguments: list[str], line: int) -> bool:
         raise Return
-
-    def _run_true(self, arguments: list[str], line: int) -> bool:
-        return True
-
-    def _run_false(self, arguments: list[str], line: int) -> bool:
-        return False
-
-    def _run_test(self, arguments: list[str], line: int) -> bool | None:
-        return self._test_words(arguments)
 
 
 def trains(text: str) -> bool:

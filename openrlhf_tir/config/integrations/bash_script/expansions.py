@@ -387,7 +387,7 @@ class Expansions:
         if name == "pwd":
             return str(self.cwd)
         if name == "cd":
-            self._run_cd(arguments, 0)
+            self._cd(arguments, 0)
             return ""
         if name == "echo":
             end = "" if arguments[:1] == ["-n"] else "\n"
@@ -511,7 +511,7 @@ class Expansions:
             text = "\n".join(line.lstrip("\t") for line in text.split("\n"))
         return text
 
-    def _run_cd(self, arguments: list[str], line: int) -> bool | None:
+    def _cd(self, arguments: list[str], line: int) -> bool | None:
         where = next((word for word in arguments if not word.startswith("-")), "")
         target = self.cwd / (where or str(self.variables.get("HOME", "/")))
         if unknowns(str(target)):

@@ -127,6 +127,7 @@ def test_words_are_those_that_bash_would_pass(text, expected):
             ["data.train_files=['/a/verl/x', '-m verl.y main_ppo']"],
         ),
         ("run a < s.sh", ["a"]),
+        ("words; command -v run; text; run a", ["a"]),
         ('X=1; if [ "$X" = 2 -o "$X" = 1 ]; then run a; fi', ["a"]),
         ('X=1; if [ -n "$X" -a ! "$X" = 1 ]; then run a; else run b; fi', ["b"]),
         ("if [ ! -d /nowhere ] && test 3 -gt 2; then run a; fi", ["a"]),
