@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .recipe_draft import Draft
-from .shared_settings import existing_path, say_no_file, say_not_named
+from .shared_settings import existing_path, say_no_file, say_not_named, set_run_dir
 
 DEFAULT = "OpenRLHF's default"
 """The reason of a setting that the command does not say; a recipe's head lists them."""
@@ -33,7 +33,7 @@ class Source:
 
 def set_outputs(draft: Draft, source: Source) -> None:
     """Set the run directory, where a run writes in it, and its loggers."""
-    draft.set("run_dir", f"runs/{Path(source.name).stem}", "everything that the run writes")
+    set_run_dir(draft, Path(source.name).stem)
     for name, place in IN_RUN_DIR.items():
         if name in draft.settings:
             _set_directory(draft, name, str(draft.settings[name]), place)

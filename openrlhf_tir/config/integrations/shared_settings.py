@@ -11,12 +11,19 @@ from typing import Any
 from ...algorithms.losses import LOSSES
 from ...algorithms.losses.base import MAX_SEQUENCE_CLIP
 from ...errors import ConfigError
+from .bash_script import readable
 from .recipe_draft import Draft
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 """Numbers that YAML 1.1 reads as text: 1e-6 has no dot, or no sign in its exponent."""
 CALLS_OF_A_RESPONSE = 16
 """env.max_calls where the other project bounds them by the length alone."""
+
+
+def set_run_dir(draft: Draft, name: str) -> None:
+    """Set the run directory, which is called like the script or the experiment."""
+    directory = re.sub(r"[^\w.-]+", "_", readable(name)).strip("_") or "run"
+    draft.set("run_dir", f"runs/{directory}", "everything that the run writes")
 
 
 def set_no_tool(draft: Draft) -> None:

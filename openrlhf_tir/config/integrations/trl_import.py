@@ -10,7 +10,6 @@ Every argument is a setting, needs nothing here, or is named in a sentence of `D
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from .python_script.copied_code import code_of
 from .python_script.dataset import dataset_of
 from .python_script.values import UNKNOWN, SourceReader
 from .recipe_draft import Copied, Draft, copy, if_set
-from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, say_wide_clip, set_no_tool, set_tools
+from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, say_wide_clip, set_no_tool, set_run_dir, set_tools
 from .trl_left_out import account_for_unread, needs_nothing
 from .trl_optimizer import DEFAULTS as OPTIMIZER_DEFAULTS
 from .trl_optimizer import set_optimizer
@@ -205,11 +204,6 @@ def say_what_is_left(script: TrlScript, recipe: TrlRecipe, trl: TrlArguments, ta
         if key not in taken:
             advice = "write the rows out as they should be" if key in OF_ROWS else "see docs/coming_from_trl.md"
             draft.differs(f"{script.trainer}({key}=...): not taken over; {advice}.")
-
-
-def set_run_dir(draft: Draft, name: str) -> None:
-    """Set the run directory, which is called like the script."""
-    draft.set("run_dir", f"runs/{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}", "everything that the run writes")
 
 
 def set_model(script: TrlScript, draft: Draft, trl: TrlArguments) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .recipe_draft import Draft
+from .shared_settings import set_run_dir
 from .trl_import import (
     TrlArguments,
     TrlRecipe,
@@ -12,7 +13,6 @@ from .trl_import import (
     set_model,
     set_outputs,
     set_rows,
-    set_run_dir,
     set_saves,
 )
 from .trl_optimizer import DEFAULTS as OPTIMIZER_DEFAULTS

@@ -30,6 +30,7 @@ from .shared_settings import (
     say_wandb_key,
     say_warm_up,
     set_no_tool,
+    set_run_dir,
     set_tools,
 )
 from .verl_left_out import account_for_unread
@@ -474,8 +475,7 @@ def _set_outputs(verl: VerlSettings, draft: Draft, name: str, updates: int) -> N
         updates: The number of updates that a batch makes.
     """
     experiment = str(verl("trainer.experiment_name"))
-    directory = experiment if verl.gives("trainer.experiment_name") else name
-    draft.set("run_dir", f"runs/{_file_name(directory)}", "everything that the run writes")
+    set_run_dir(draft, experiment if verl.gives("trainer.experiment_name") else name)
     loggers = verl("trainer.logger")
     loggers = loggers if isinstance(loggers, list) else [loggers]
     if "tensorboard" not in loggers:
@@ -497,7 +497,3 @@ def _set_outputs(verl: VerlSettings, draft: Draft, name: str, updates: int) -> N
     evaluate_every = if_positive(verl("trainer.test_freq"))
     if draft.settings.get("eval.dataset"):
         draft.set("eval.steps", evaluate_every * updates if evaluate_every else -1)
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", shown(text)).strip("_") or "verl"

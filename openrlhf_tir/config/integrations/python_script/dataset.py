@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from typing import Any, NamedTuple
 
 from .syntax import called
@@ -30,15 +29,14 @@ class ScriptDataset(NamedTuple):
 def dataset_of(reader: SourceReader, node: ast.expr | None) -> ScriptDataset:
     """Return the data set that an expression of the script stands for."""
     steps: list[str] = []
-    line = math.inf
+    followed: set[int] = set()
     for _ in range(MAX_DEPTH):
         match node:
-            case ast.Name(id=name):  # dataset = dataset.map(f): the assignment before this line is meant
-                assignment = reader.assignment_before(name, line)
-                if assignment is None:
+            case ast.Name():  # dataset = dataset.map(f): the one before is meant
+                node = reader.given(node)
+                if id(node) in followed:
                     break
-                line = assignment.lineno
-                node = assignment.value
+                followed.add(id(node))
             case ast.Subscript(value=inner):
                 node = inner
             case ast.Call(args=words) if called(node) in ("load_dataset", "load_from_disk"):

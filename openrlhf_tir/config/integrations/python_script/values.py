@@ -172,15 +172,6 @@ class SourceReader(Definitions):
                 return value
         return None
 
-    def assignment_before(self, name: str, line: float) -> ast.Assign | None:
-        """Return the last assignment to a name before a line; None where there is none."""
-        for statement, tests in reversed(self._statements):
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=target), *_], lineno=at):
-                    if target == name and at < line and self.may_hold(tests):
-                        return statement
-        return None
-
     def may_hold(self, tests: Tests) -> bool:
         """Return False if one of the conditions is known not to hold."""
         return all(self._truth(test) is not False for test in tests)

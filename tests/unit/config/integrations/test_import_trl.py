@@ -263,6 +263,15 @@ def test_fine_tuning_has_the_optimiser_that_trl_has(imported, given, settings, t
     assert [name for name in names if f"differs: {name}" in told] == [word.partition("=")[0] for word in told_of]
 
 
+def test_what_of_a_fine_tuning_is_not_taken_over_is_said(imported):
+    _, _, told = imported(
+        "from trl import SFTConfig, SFTTrainer\n\n\nclass Mine(SFTTrainer):\n    def compute_loss(self):\n"
+        "        pass\n\n\nmodel = AutoModelForCausalLM.from_pretrained('m', load_in_4bit=True)\n"
+        "Mine(model, SFTConfig(), train_dataset='rows', max_seq_length=512).train()\n"
+    )
+    assert all(word in told for word in ("Mine (compute_loss)", "4 or 8 bits", "SFTTrainer(max_seq_length=...)"))
+
+
 @pytest.mark.parametrize("given", ["cosine_with_restarts", "cosine_with_min_lr"])
 def test_a_schedule_that_is_only_nearly_one_of_ours_is_said(imported, given):
     _, path, told = imported(SCRIPT.replace('"cosine"', f'"{given}"'))
