@@ -80,8 +80,8 @@ class UserFilter(UserFunction):
         """
         loaded = accept.LoadedFunction.load(FILTER, self.name, FilterError)
         with loaded.guarded():
-            result = loaded.function(group, options)
-        return accept.verdict(result, loaded)
+            verdict = accept.verdict(loaded.function(group, options))
+        return verdict
 
 
 def filters_of(settings: Filter) -> list[GroupFilter | UserFilter]:

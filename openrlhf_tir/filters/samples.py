@@ -64,9 +64,9 @@ class SampleFilter(UserFunction):
         loaded = accept.LoadedFunction.load(SAMPLE_FILTER, self.name, FilterError)
         with loaded.guarded():
             reasons = [loaded.function(trajectory, options) for trajectory in group.valid]
-        for reason in reasons:
-            if not isinstance(reason, str):
-                raise loaded.wrong_result(f"it returned {reason!r}, not a reason")
-            if reason:
-                accept.check_reason(reason, loaded)
+            for reason in reasons:
+                if not isinstance(reason, str):
+                    raise accept.WrongResult(f"it returned {accept.show(reason)}, not a reason")
+                if reason:
+                    accept.check_reason(reason)
         return reasons

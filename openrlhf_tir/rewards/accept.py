@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import ConfigError, InfraError, MethodError, VerifierError
-from ..types import Group, RewardParts, Verdict
+from ..types import RewardParts, Verdict
 from ..user_code import plugins
 from ..user_code.failures import Overrun, Starved, described, is_outage, traceback_of, user_code_errors
 
@@ -26,6 +26,11 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address of an object in its default repr."""
 SHOWN = 120
 """Characters of a wrong value that a message shows."""
+
+
+class WrongResult(ValueError):
+    """Raised when what a function returned has none of the forms that it may have. The message is the end of a
+    sentence."""
 
 
 class LoadedFunction(NamedTuple):
@@ -52,8 +57,8 @@ class LoadedFunction(NamedTuple):
     def guarded(self) -> Iterator[None]:
         """Turn an exception that the function raises in this block into `error`, with its line and traceback.
 
-        The project's own errors pass unchanged. A service that does not answer the function, and a machine that has no
-        core for it, are infrastructure.
+        A WrongResult becomes `error` too. The project's own errors pass unchanged. A service that does not answer the
+        function, and a machine that has no core for it, are infrastructure.
 
         Raises:
             MethodError: The function raised an exception, or took too long.
@@ -63,6 +68,11 @@ class LoadedFunction(NamedTuple):
             yield
         except (InfraError, ConfigError):
             raise
+        except WrongResult as wrong:
+            location = plugins.location(self.function)
+            raise self.error(
+                f"{self.place.setting} = {self.name!r}: {location}: {wrong}. {self.place.described}"
+            ) from None
         except user_code_errors() as raised:
             file = plugins.source_file(self.function)
             location = plugins.raised_at(raised, file) or plugins.location(self.function)
@@ -81,13 +91,6 @@ class LoadedFunction(NamedTuple):
             failure.out_of_time = isinstance(raised, Overrun)
             raise failure from raised
 
-    def wrong_result(self, fault: str) -> MethodError:
-        """Return the error for a result that cannot be used, with the function's file and line."""
-        place = self.place
-        return self.error(
-            f"{place.setting} = {self.name!r}: {plugins.location(self.function)}: {fault}. {place.described}"
-        )
-
 
 def finite_number(value: Any) -> float | None:
     """Return a finite real number as a float, None for anything else. Booleans are numbers, arrays are not."""
@@ -100,58 +103,56 @@ def finite_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def reward_parts(result: Any, loaded: LoadedFunction) -> RewardParts:
+def reward_parts(result: Any) -> RewardParts:
     """Return what a reward returned, as RewardParts.
 
     Args:
         result: (reward, correct, parts) with finite numbers, or one finite number, which is correct if above 0.
-        loaded: The reward.
 
     Raises:
-        RewardError: It is something else.
+        WrongResult: It is something else.
     """
     reward, correct, parts = result if isinstance(result, tuple) and len(result) == 3 else (result, None, {})
     value = finite_number(reward)
     if value is None:
         fault = "not finite" if isinstance(reward, numbers.Real) else "not a number"
-        raise loaded.wrong_result(f"the reward is {show(reward)}, {fault}")
+        raise WrongResult(f"the reward is {show(reward)}, {fault}")
     correct_value = float(value > 0) if correct is None else finite_number(correct)
     if correct_value is None:
-        raise loaded.wrong_result(f"`correct` is {show(correct)}, not True or False")
+        raise WrongResult(f"`correct` is {show(correct)}, not True or False")
     if not isinstance(parts, Mapping):
-        raise loaded.wrong_result(f"`parts` is {show(parts)}, not a dict of numbers")
+        raise WrongResult(f"`parts` is {show(parts)}, not a dict of numbers")
     part_values = {}
     for part, part_value in parts.items():
         if not isinstance(part, str) or (number := finite_number(part_value)) is None:
-            raise loaded.wrong_result(f"parts[{part!r}] is {show(part_value)}, not a finite number")
+            raise WrongResult(f"parts[{part!r}] is {show(part_value)}, not a finite number")
         part_values[part] = number
     return RewardParts(value, bool(correct_value), part_values)
 
 
-def group_rewards(result: Any, group: Group, loaded: LoadedFunction) -> list[float]:
-    """Return what a group reward returned: one finite number for each valid trajectory.
+def group_rewards(result: Any, n: int) -> list[float]:
+    """Return what a group reward returned: one finite number for each of the `n` valid trajectories.
 
     Raises:
-        RewardError: It is something else.
+        WrongResult: It is something else.
     """
-    n = len(group.valid)
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Sequence | np.ndarray):
-        raise loaded.wrong_result(f"it returned {show(result)}, not a list of numbers")
+        raise WrongResult(f"it returned {show(result)}, not a list of numbers")
     if len(result) != n:
-        raise loaded.wrong_result(f"it returned {len(result)} rewards for {n} valid trajectories")
+        raise WrongResult(f"it returned {len(result)} rewards for {n} valid trajectories")
     values = []
     for index, reward in enumerate(result):
         if (value := finite_number(reward)) is None:
-            raise loaded.wrong_result(f"the reward of trajectory {index} is {show(reward)}, not a finite number")
+            raise WrongResult(f"the reward of trajectory {index} is {show(reward)}, not a finite number")
         values.append(value)
     return values
 
 
-def verdict(result: Any, loaded: LoadedFunction) -> Verdict:
+def verdict(result: Any) -> Verdict:
     """Return what a filter returned: (keep, reason), with a reason if the group is dropped.
 
     Raises:
-        FilterError: It is something else.
+        WrongResult: It is something else.
     """
     if not (
         isinstance(result, tuple)
@@ -159,24 +160,24 @@ def verdict(result: Any, loaded: LoadedFunction) -> Verdict:
         and isinstance(result[0], bool | np.bool_)
         and isinstance(result[1], str)
     ):
-        raise loaded.wrong_result(f"it returned {show(result)}, not (keep, reason)")
+        raise WrongResult(f"it returned {show(result)}, not (keep, reason)")
     keep, reason = result
     if keep:
         return Verdict(True, "")
     if not reason:
-        raise loaded.wrong_result("it drops a group without a reason, and the reason is the metric's name")
-    check_reason(reason, loaded)
+        raise WrongResult("it drops a group without a reason, and the reason is the metric's name")
+    check_reason(reason)
     return Verdict(False, reason)
 
 
-def check_reason(reason: str, loaded: LoadedFunction) -> None:
+def check_reason(reason: str) -> None:
     """Check that a metric can be named after a reason.
 
     Raises:
-        FilterError: It cannot.
+        WrongResult: It cannot.
     """
     if not REASON.fullmatch(reason):
-        raise loaded.wrong_result(
+        raise WrongResult(
             f"its reason is {show(reason)}, and a metric is named after it:"
             " use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
         )

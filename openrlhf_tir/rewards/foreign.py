@@ -35,11 +35,6 @@ RESERVED_COLUMNS = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass on under their own names."""
 
 
-class WrongResult(Exception):
-    """Raised when the result of a function has none of the forms of its convention. The message is the end of a
-    sentence."""
-
-
 @dataclass(frozen=True)
 class TrainerState:
     """The fields of TRL's `trainer_state` that have a meaning here."""
@@ -138,7 +133,7 @@ def _convert_verl(result: Any) -> Any:
     if not isinstance(result, Mapping):
         return _scalar(result)
     if "score" not in result:
-        raise WrongResult(
+        raise accept.WrongResult(
             f"the dict that it returned has no 'score', it has: {', '.join(map(str, result)) or 'nothing'}"
         )
     parts = {_metric(name): value for name, entry in result.items() if (value := _finite(entry)) is not None}
@@ -191,7 +186,7 @@ def _trl(
         }
         value = 0.0 if reward is None else _finite(reward)
         if value is None:
-            raise WrongResult(f"the reward of completion {i} is {accept.show(reward)}")
+            raise accept.WrongResult(f"the reward of completion {i} is {accept.show(reward)}")
         if reward is None:
             parts[NOT_APPLICABLE] = 1.0
         scored.append(RewardParts(value, value > 0, parts))
@@ -229,9 +224,9 @@ def _list_of(result: Any, n: int) -> list[Any]:
     """Return a result as a list of `n` items. Raises WrongResult."""
     values = result.tolist() if callable(getattr(result, "tolist", None)) else result
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
-        raise WrongResult(f"it returned {accept.show(result)}, not a list with one reward per completion")
+        raise accept.WrongResult(f"it returned {accept.show(result)}, not a list with one reward per completion")
     if len(values) != n:
-        raise WrongResult(f"it returned {len(values)} rewards for {n} completions")
+        raise accept.WrongResult(f"it returned {len(values)} rewards for {n} completions")
     return list(values)
 
 

@@ -6,8 +6,8 @@ wrong result becomes an error with file and line there as well, because the trac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..config.integrations.reward_signatures import convention_of
@@ -18,19 +18,6 @@ from ..user_code.failures import UserFunction
 from . import GROUP_REWARD, REWARD, accept, call_now, foreign, group_convention
 from .checking import symbolic
 from .context import RewardContext
-
-
-@contextmanager
-def _accepted(loaded: accept.LoadedFunction) -> Iterator[None]:
-    """Turn whatever goes wrong in this block into a RewardError with file and line."""
-    fault = None
-    with loaded.guarded():
-        try:
-            yield
-        except foreign.WrongResult as error:
-            fault = str(error)
-    if fault is not None:
-        raise loaded.wrong_result(fault)
 
 
 @dataclass(frozen=True)
@@ -45,12 +32,13 @@ class OwnReward(UserFunction):
     ) -> tuple[RewardParts, list[CounterUpdate]]:
         loaded = accept.LoadedFunction.load(REWARD, self.name, RewardError)
         convention = convention_of(loaded.function)
-        with _accepted(loaded):
+        with loaded.guarded():
             if convention.name == "ours":
                 result = call_now(loaded.function, trajectory, task, context)
             else:
                 result = foreign.score_one(loaded.function, convention, trajectory, task, context, self.text)
-        return accept.reward_parts(result, loaded), context.changes
+            parts = accept.reward_parts(result)
+        return parts, context.changes
 
 
 @dataclass(frozen=True)
@@ -75,9 +63,10 @@ class GroupReward(UserFunction):
     def __call__(self, group: Group, context: RewardContext) -> tuple[list[float], list[CounterUpdate]]:
         loaded = accept.LoadedFunction.load(GROUP_REWARD, self.name, RewardError)
         convention = group_convention(loaded.function)
-        with _accepted(loaded):
+        with loaded.guarded():
             if convention is None:
                 result = loaded.function(group, context)
             else:
                 result = foreign.score_group(loaded.function, convention, group.valid, group.task, context)
-        return accept.group_rewards(result, group, loaded), context.changes
+            rewards = accept.group_rewards(result, len(group.valid))
+        return rewards, context.changes

@@ -231,7 +231,7 @@ class RewardPool:
         loaded = accept.LoadedFunction(REWARD, component.name, component.function, RewardError)
         with loaded.guarded():
             result = await call(component.function, trajectory, task, context)
-        reward, correct, parts = accept.reward_parts(result, loaded)
+            reward, correct, parts = accept.reward_parts(result)
         if component.convention.is_async:  # it awaits comparisons, and a metric is a mean over all of its responses
             parts = {**parts, "verify_timeout": float(services.verify_timeout)}
         return RewardParts(reward, correct, parts), context.changes

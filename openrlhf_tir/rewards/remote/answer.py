@@ -28,16 +28,16 @@ def parts_of(answer: Any, n: int) -> list[RewardParts]:
     """Return the rewards in an answer for n responses.
 
     Raises:
-        ValueError: The answer has another form. The message is a phrase that says what is wrong.
+        WrongResult: The answer has another form.
     """
     table = answer if isinstance(answer, Mapping) else {"rewards": answer}
     if table.get("rewards") is None:
-        raise ValueError(f'the answer has no "rewards" (it has: {", ".join(map(str, table)) or "nothing"})')
+        raise accept.WrongResult(f'the answer has no "rewards" (it has: {", ".join(map(str, table)) or "nothing"})')
     rewards = _numbers("rewards", table["rewards"], n)
     scores = _numbers("scores", table["scores"], n) if table.get("scores") is not None else rewards
     logs = table.get("extra_logs") or {}
     if not isinstance(logs, Mapping):
-        raise ValueError(f'"extra_logs" is {type(logs).__name__}, not a table of numbers')
+        raise accept.WrongResult(f'"extra_logs" is {type(logs).__name__}, not a table of numbers')
     columns = {
         str(name): _numbers(f'"extra_logs" of {name!r}', value, n, one_for_all=True)
         for name, value in logs.items()
@@ -56,15 +56,15 @@ def _numbers(name: str, value: Any, n: int, *, one_for_all: bool = False) -> lis
     try:
         values = _flat(plain(value))
     except RecursionError:
-        raise ValueError(f"{name} is nested too deeply") from None
+        raise accept.WrongResult(f"{name} is nested too deeply") from None
     if len(values) == 1 and (n == 1 or one_for_all):
         values = values * n
     if len(values) != n:
-        raise ValueError(f"{name} has {len(values)} values for {n} responses")
+        raise accept.WrongResult(f"{name} has {len(values)} values for {n} responses")
     numbers = []
     for item in values:
         if (number := accept.finite_number(item)) is None:
-            raise ValueError(f"{name} holds {accept.show(item)}, not a finite number")
+            raise accept.WrongResult(f"{name} holds {accept.show(item)}, not a finite number")
         numbers.append(number)
     return numbers
 

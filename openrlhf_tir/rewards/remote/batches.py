@@ -14,6 +14,7 @@ from ...config import Reward
 from ...errors import RewardError
 from ...inert import plain
 from ...types import RewardParts, Task, Trajectory
+from ..accept import WrongResult
 from ..limits import RewardLimits
 from .answer import parts_of
 from .file import RewardFile
@@ -105,7 +106,7 @@ class RemoteReward:
         """
         try:
             return parts_of(reply, n)
-        except ValueError as error:
+        except WrongResult as error:
             raise RewardError(
                 f"reward.remote_url = {self.cfg.remote_url!r}: {error}. It must answer"
                 ' {"rewards": [one number per query], "scores": the same or left out, "extra_logs": {name: numbers}};'
