@@ -44,7 +44,6 @@ class Problem(NamedTuple):
         meta: What the environment gets.
         dataset: Place of its data set in data.prompt_dataset.
         extra: The other columns of the row (extra_columns.py); for a distinct problem, those of its first row.
-        shown: The columns of `extra` that are also part of the prompt.
         left_out: The columns that do not travel -> the reason.
     """
 
@@ -55,7 +54,6 @@ class Problem(NamedTuple):
     meta: dict[str, Any]
     dataset: int = 0
     extra: Mapping[str, Any] = {}
-    shown: Mapping[str, Any] = {}
     left_out: Mapping[str, str] = {}
 
 
@@ -109,13 +107,14 @@ def _decoded(row: tuple[Any, ...]) -> Problem:
     return problem._replace(left_out=json.loads(left_out))
 
 
-def problem_set(cfg: Data, bad: BadRows, read: Read, *, labels: bool = True) -> ProblemSet:
+def problem_set(cfg: Data, bad: BadRows, read: Read, in_prompt: Sequence[str], *, labels: bool = True) -> ProblemSet:
     """Read the problems of all data sets, or take them from the cache.
 
     Args:
         cfg: The [data] section.
         bad: Gets the rows that are left out, as if they had just been read.
         read: Reads the rows of the data sets, if the cache does not have them.
+        in_prompt: The other columns that prompts are made of: rows that differ in them are different problems.
         labels: Whether every row must have a label.
 
     Raises:
@@ -125,29 +124,32 @@ def problem_set(cfg: Data, bad: BadRows, read: Read, *, labels: bool = True) -> 
 
     def write(building: Path) -> None:
         counted = BadRows(bad.on, bad.most)
-        _, places, extras = _written(read(counted), building)
+        _, places, extras = _written(read(counted), in_prompt, building)
         np.save(building / PLACES, places)
         np.save(building / EXTRA_PLACES, extras.places)
         (building / BAD).write_text(json.dumps([counted.count, counted.listed]))
 
-    entry = _entry(cfg, labels)
+    entry = _entry(cfg, in_prompt, labels)
     directory = entry.existing() or entry.make(write)
     if directory is None:
-        return ProblemSet(*_written(read(bad), None), None)
+        return ProblemSet(*_written(read(bad), in_prompt, None), None)
     bad.add(*json.loads((directory / BAD).read_text()))
     places = np.load(directory / PLACES, mmap_mode="r")
     extras = RowExtras(StoredRows(directory / EXTRA, _text), np.load(directory / EXTRA_PLACES, mmap_mode="r"))
     return ProblemSet(StoredRows(directory / PROBLEMS, _decoded), places, extras, entry.digest)
 
 
-def _entry(cfg: Data, labels: bool) -> Entry:
+def _entry(cfg: Data, in_prompt: Sequence[str], labels: bool) -> Entry:
     digests = [source_digest(source, cfg.prompt_split) for source in cfg.datasets]
     settings = {name: getattr(cfg, name) for name in READ_BY}
     cacheable = any(digests) and all(digests)
-    return Entry(cache_directory() if cacheable else None, "problems", [cfg.datasets, digests, settings, labels])
+    made_from = [cfg.datasets, digests, settings, in_prompt, labels]
+    return Entry(cache_directory() if cacheable else None, "problems", made_from)
 
 
-def _written(problems: Iterator[Problem], directory: Path | None) -> tuple[StoredRows[Problem], np.ndarray, RowExtras]:
+def _written(
+    problems: Iterator[Problem], in_prompt: Sequence[str], directory: Path | None
+) -> tuple[StoredRows[Problem], np.ndarray, RowExtras]:
     """Write each distinct problem once; return them with the place of each row's problem and the rows' own columns."""
     places, extra_places = array("i"), array("i")
     extra_of_place = array("Q")  # a hash of each distinct problem's columns, in place of their text
@@ -163,7 +165,8 @@ def _written(problems: Iterator[Problem], directory: Path | None) -> tuple[Store
                 for table in (problem.meta, problem.extra, problem.left_out)
             )
             # Rows that differ in other columns are the same problem, unless its prompt is made of these.
-            same = json.dumps([*problem.extra, problem.shown], ensure_ascii=False)
+            shown = {name: problem.extra[name] for name in in_prompt if name in problem.extra}
+            same = json.dumps([*problem.extra, shown], ensure_ascii=False)
             content = "\0".join((given, problem.label, problem.env or "", meta, str(problem.dataset), same, left_out))
             digest = xxhash.xxh3_128_digest(content.encode())
             hashed = xxhash.xxh3_64_intdigest(extra.encode())

@@ -61,10 +61,17 @@ def problems(cfg: Data, bad: Bad | None = None, *, labels: bool = True) -> Itera
     return (problem for _, problem in rows_and_problems(cfg, bad, labels=labels))
 
 
-def distinct_problems(cfg: Data, bad: BadRows, *, labels: bool = True) -> ProblemSet:
-    """Return the same, each problem once however many rows it has; from the cache if an earlier start stored it
-    there."""
-    return problem_set(cfg, bad, lambda counted: problems(cfg, counted, labels=labels), labels=labels)
+def distinct_problems(
+    cfg: Data, bad: BadRows, input_templates: Iterable[str | None], *, labels: bool = True
+) -> ProblemSet:
+    """Return the same, each problem once however many rows it has; from the cache if an earlier start stored it there.
+
+    Rows of one problem that differ in a column that `input_templates`, the resolved templates of the run, put into the
+    prompt are different problems.
+    """
+    named = {name for template in input_templates for name in templates.columns_of(template)}
+    in_prompt = sorted({TOOLS, TEMPLATE_OPTIONS, *named})
+    return problem_set(cfg, bad, lambda counted: problems(cfg, counted, labels=labels), in_prompt, labels=labels)
 
 
 def rows_and_problems(
@@ -94,7 +101,6 @@ def _of_source(
 ) -> Iterator[tuple[dict[str, Any], Problem]]:
     reader: Reader | None = None
     first_error: ConfigError | None = None
-    in_prompt = [*templates.named_columns(cfg.input_template), TOOLS, TEMPLATE_OPTIONS]
     for where, row in rows:
         if reader is None:
             cfg = _settings_for(source, where, row, cfg, labels)
@@ -116,8 +122,7 @@ def _of_source(
         else:
             prompt_column = cfg.input_key if reader.schema is None else reader.question
             extra = extra_of(row, {prompt_column, ENV_COLUMN}, problem.meta)
-            shown = {name: extra.columns[name] for name in in_prompt if name in extra.columns}
-            yield row, problem._replace(extra=extra.columns, left_out=extra.left_out, shown=shown)
+            yield row, problem._replace(extra=extra.columns, left_out=extra.left_out)
     if reader is None and first_error is not None:
         raise first_error
 
@@ -338,7 +343,7 @@ def load_prompts(
         )
     limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
     bad = BadRows(cfg.on_bad_row)
-    problem_rows = distinct_problems(cfg, bad, labels=not unlabelled)
+    problem_rows = distinct_problems(cfg, bad, resolved.values() or [template], labels=not unlabelled)
     tokenizer_id = tokenizer_digest(tokenizer)
     made_from = [
         problem_rows.digest,

@@ -139,14 +139,6 @@ def columns_of(template: str | None) -> list[str]:
     return list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(template) if name))
 
 
-def named_columns(template: str | None) -> list[str]:
-    """Return the same for a template that is not resolved yet; [] if it cannot be."""
-    try:
-        return columns_of(resolve(template))
-    except ConfigError:
-        return []
-
-
 def texts_of(template: str | None, columns: Mapping[str, Any], where: str) -> dict[str, str]:
     """Return the text of each column that a resolved template names: text as it is, other values as JSON.
 

@@ -211,7 +211,7 @@ def _scan(cfg: Config, data: Data) -> tuple[ProblemCounts, BadRows]:
     bad = BadRows(data.on_bad_row)
     specials = () if data.apply_chat_template or data.rendered else special_texts_of(cfg.actor.model_name_or_path)
     label_free = unlabelled(cfg) if environments else frozenset()
-    problems = distinct_problems(data, bad, labels=not label_free)
+    problems = distinct_problems(data, bad, resolved.values(), labels=not label_free)
     chat_prompts = ChatPrompts(cfg, data) if data.apply_chat_template and environments else None
     for problem, rows in zip(problems.distinct, problems.counts().tolist(), strict=True):
         try:

@@ -109,6 +109,23 @@ def test_whatever_a_prompt_is_made_of_makes_it_anew(tmp_path, cached, change):
     assert prompts[0].prompt == {"content": "3+3?", "template": "Q 1+1?"}.get(change, "1+1?")
 
 
+def of_two_levels(path):
+    path.write_text("".join(json.dumps({"prompt": "Q", "label": "1", "env": "a", "level": n}) + "\n" for n in (1, 2)))
+    return str(path)
+
+
+def test_a_column_that_only_a_later_starts_template_names_tells_its_rows_apart(tmp_path, cached):
+    source = of_two_levels(tmp_path / "d.jsonl")
+    for template, prompts in ((None, ["Q", "Q"]), ("{} {level}", ["Q 1", "Q 2"])):
+        assert [task.prompt for task in prompts_of(source, None, input_template=template).tasks] == prompts
+
+
+def test_a_column_that_an_environments_template_names_tells_its_rows_apart(tmp_path):
+    data = Data(prompt_dataset=of_two_levels(tmp_path / "d.jsonl"))
+    prompts = load_prompts(data, templates_of={"a": "{} {level}", "b": None})
+    assert [task.prompt for task in prompts.tasks] == ["Q 1", "Q 2"]
+
+
 def test_bad_rows_are_told_by_a_later_start_as_by_the_first(tmp_path, cached):
     path = tmp_path / "d.jsonl"
     path.write_text('{"prompt": "a", "label": "1"}\n{"prompt": "b"}\n{"prompt": "b"}\n')
@@ -116,11 +133,11 @@ def test_bad_rows_are_told_by_a_later_start_as_by_the_first(tmp_path, cached):
     told = []
     for _ in range(2):
         bad = BadRows("skip")
-        problems = distinct_problems(data, bad)
+        problems = distinct_problems(data, bad, ())
         told.append((len(problems.distinct), bad.count, bad.listed))
     assert told[0] == told[1] and told[0][:2] == (1, 2) and len(told[0][2]) == 2
     with pytest.raises(DataError):
-        distinct_problems(data.model_copy(update={"on_bad_row": "error"}), BadRows("error"))
+        distinct_problems(data.model_copy(update={"on_bad_row": "error"}), BadRows("error"), ())
 
 
 def test_a_bad_problem_counts_as_often_as_it_stands_in_the_data(tmp_path):
