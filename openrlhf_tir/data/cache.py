@@ -66,12 +66,17 @@ def source_digest(source: str, split: str) -> str | None:
 @functools.cache
 def code_digest() -> str:
     """Return a digest of the code that reads and converts rows."""
-    package = Path(__file__).parent
     hashing = xxhash.xxh3_128()
-    others = [package.parent / name for name in ("inert.py", "types.py")]
-    for file in [*sorted(package.rglob("*.py")), *others]:
+    for file in code_files():
         hashing.update(file.read_bytes())
     return hashing.hexdigest()
+
+
+def code_files() -> list[Path]:
+    """Return the files of the code that reads and converts rows. Rewards read the answers in them."""
+    package = Path(__file__).parents[1]
+    folders = [*(package / "data").rglob("*.py"), *(package / "rewards").rglob("*.py")]
+    return [*sorted(folders), package / "inert.py", package / "types.py"]
 
 
 class Entry:

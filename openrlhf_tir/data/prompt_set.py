@@ -113,16 +113,12 @@ class PromptSet:
     Attributes:
         tasks: The tasks; the index of a task is `GroupKey.prompt`.
         dropped: Reason -> number of rows that were left out.
-        dataset_of: For each task the place of its data set in data.prompt_dataset.
+        dataset_of: For each task the place of its data set in data.prompt_dataset, which only blends of several need.
     """
 
     tasks: Sequence[Task]
     dropped: dict[str, int] = field(default_factory=dict)
-    dataset_of: Sequence[int] | np.ndarray = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if not len(self.dataset_of):
-            self.dataset_of = np.zeros(len(self.tasks), np.int32)
+    dataset_of: Sequence[int] | np.ndarray = ()
 
     def __len__(self) -> int:
         return len(self.tasks)

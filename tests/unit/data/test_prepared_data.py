@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +17,9 @@ from openrlhf_tir.data.identity import tasks_digest
 from openrlhf_tir.data.prompts import distinct_problems
 from openrlhf_tir.data.stored_rows import ROWS_A_BATCH, RowWriter, StoredRows
 from openrlhf_tir.errors import DataError
+from openrlhf_tir.rewards import toolrl
+from openrlhf_tir.rewards.checking.answer_text import last_boxed
+from openrlhf_tir.types import Task
 
 DAPO = (
     "Solve the following math problem step by step. Some words.\n\n{}\n\nRemember to put your answer on its own line."
@@ -107,6 +112,11 @@ def test_whatever_a_prompt_is_made_of_makes_it_anew(tmp_path, cached, change):
     prompts = load_prompts(data, again, max_prompt_tokens=limit, unlabelled=free)
     assert len(again.asked) == 3
     assert prompts[0].prompt == {"content": "3+3?", "template": "Q 1+1?"}.get(change, "1+1?")
+
+
+@pytest.mark.parametrize("reads", [load_prompts, last_boxed, toolrl.gold_calls, Task])
+def test_all_code_that_reads_rows_is_part_of_an_entrys_name(reads):
+    assert Path(inspect.getfile(reads)) in cache.code_files()
 
 
 def of_two_levels(path):
