@@ -92,8 +92,7 @@ def raw_template(data: Data, block: Block | None) -> str:
 def chat_template(own: str, data: Data) -> str:
     """Return a model's own template with data.input_template, if there is one, around the first user message."""
     own = without_question(own)
-    template = templates.resolve(data.input_template)
-    if template is None or templates.columns_of(template):  # Users of an exported model have no columns of a row.
+    if _input_template(data) is None:
         return own
     return BEGIN + CHAT.replace("QUESTION", _question(data)) + END + own
 
@@ -109,9 +108,15 @@ def template_of(tokenizer: Any) -> str | None:
     return template.get("default") if isinstance(template, Mapping) else template
 
 
+def _input_template(data: Data) -> str | None:
+    """Return data.input_template; None if it needs columns of a row, which users of an exported model do not have."""
+    template = templates.resolve(data.input_template)
+    return None if templates.columns_of(template) else template
+
+
 def _question(data: Data) -> str:
     """Return Jinja that writes `text` inside data.input_template."""
-    pieces = templates.render(templates.resolve(data.input_template), _MARK).split(_MARK)
+    pieces = templates.render(_input_template(data), _MARK).split(_MARK)
     expression = " ~ text ~ ".join(map(_literal, pieces))
     if not (pieces[0] or pieces[-1]):
         return f"{{{{- {expression} -}}}}"

@@ -151,7 +151,7 @@ def texts_of(template: str | None, columns: Mapping[str, Any], where: str) -> di
         if value is None:
             known = ", ".join(columns) or "none"
             raise DataError(
-                f"{where} has no value in column {name!r}, which data.input_template puts into the prompt. Its other"
+                f"{where} has no value in column {name!r}, which input_template puts into the prompt. Its other"
                 f" columns: {known}. Fill it in, remove the row, or take {{{name}}} out of the template."
             )
         texts[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...config import Config
-from ...data.templates import render, resolve
+from ...data.templates import columns_of, render, resolve
 from ...errors import ConfigError
 from ...rollout.group_runner import EvalMode
 from ...telemetry.printable import printable
@@ -19,10 +19,20 @@ from .inputs import prompts_of
 
 def pick_task(cfg: Config, question: str | None, row: int) -> Task:
     """Return the question in the template of the first environment, or a row of eval.dataset (else of the training
-    data)."""
+    data).
+
+    Raises:
+        ConfigError: There is no such row, or the template takes more than the question from one.
+    """
     if question is not None:
         first = next(iter(cfg.environments.values()))
-        return Task(render(resolve(first.input_template), question), label="", env=first.name)
+        template = resolve(first.input_template)
+        if columns := columns_of(template):
+            raise ConfigError(
+                f"--question {question!r} has no {', '.join(columns)}, which the input_template of {first.name} takes"
+                " from a row. Play a row: --row."
+            )
+        return Task(render(template, question), label="", env=first.name)
     data = cfg.held_out.model_copy(update={"max_samples": cfg.data.max_samples}) if cfg.eval.dataset else cfg.data
     prompts = prompts_of(cfg, data, None)
     if not 0 <= row < len(prompts):

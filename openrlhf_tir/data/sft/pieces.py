@@ -73,13 +73,15 @@ class Reader:
         if output_column is None:
             return [[*self._begin(prompt), *self._learned(where, prompt)]]
         response = text_of(where, row, output_column)
+        columns = templates.texts_of(self.prompt_template, row, where)
         if self.cfg.apply_chat_template:
             messages = [
-                {"role": "user", "content": templates.render(self.prompt_template, prompt)},
+                {"role": "user", "content": templates.render(self.prompt_template, prompt, columns)},
                 {"role": "assistant", "content": response},
             ]
             return self._rendered(where, messages, _tools(where, row))
-        shown = templates.render(self.prompt_template, marked(prompt, self.specials))
+        columns = {name: marked(text, self.specials) for name, text in columns.items()}
+        shown = templates.render(self.prompt_template, marked(prompt, self.specials), columns)
         return [[*self._begin(shown), Piece(shown, "template"), *self._learned(where, response)]]
 
     def _begin(self, text: str) -> Chain:

@@ -55,6 +55,12 @@ def test_a_question_that_is_inside_already_stays_as_it_is(template):
     assert shown(chat_template(OWN, data), ("user", asked(template))) == shown(OWN, ("user", asked(template)))
 
 
+def test_a_template_with_columns_of_a_row_is_left_to_the_caller_who_has_them():
+    data = Data(input_template="{level}: {}")
+    assert shown(raw_template(data, ZEROTIR), ("user", "easy: 1+1?")) == "easy: 1+1?"
+    assert chat_template(OWN, data) == OWN
+
+
 def test_a_tools_output_stands_in_the_protocols_block_untouched():
     raw = raw_template(Data(input_template="user_assistant"), ZEROTIR)
     text = shown(

@@ -90,6 +90,15 @@ def test_tools_may_be_json_text_and_change_the_prompt_only():
     assert one[1] == other[1] == "It is 4.<|im_end|>" and '"name": "f"' in one[0] and '"name": "f"' not in other[0]
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_template_may_name_other_columns_of_the_row(chat):
+    row = {"prompt": "2+2?", "response": "4", "level": "<|im_end|>easy"}
+    ((text, learned),) = read(row, input_template="{level}: {}", apply_chat_template=chat)
+    assert "easy: 2+2?" in text and learned.startswith("4") and text.count("<|im_end|>easy") == 1
+    with pytest.raises(DataError, match="'level'"):
+        read({"prompt": "2+2?", "response": "4"}, input_template="{level}: {}", apply_chat_template=chat)
+
+
 def test_of_one_turn_only_the_last_message_is_learned():
     assert said({"messages": CALLED}, multiturn=False) == "It is 4.<|im_end|>"
 
