@@ -63,7 +63,15 @@ def ask_of(url, deadline_s=20.0, token_env=""):
 
 @pytest.mark.parametrize(
     ("words", "value"),
-    [("Correct", 1.0), ("**incorrect**.", 0.0), ("not incorrect: Correct", 1.0), ("maybe", 0.0), ("Incorrectly", 0.0)],
+    [
+        ("Correct", 1.0),
+        ("**incorrect**.", 0.0),
+        ("not incorrect: Correct", 1.0),
+        ("maybe", 0.0),
+        ("Incorrectly", 0.0),
+        ("It is not correct.", 0.0),
+        ("The answer isn’t correct.", 0.0),
+    ],
 )
 def test_the_last_verdict_in_the_models_words_counts_and_no_verdict_is_a_no(words, value):
     assert read(words) == value
