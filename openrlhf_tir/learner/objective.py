@@ -37,44 +37,6 @@ from .packing import MicroBatch
 from .rows import OLD_LOGPROBS, REFERENCE_LOGPROBS
 
 
-class KlInLoss:
-    """The KL to the reference model as a term of the loss. It also collects the metric kl_ref.
-
-    kl_ref is the mean of the KL's estimate over the trained tokens that the policy wrote.
-    """
-
-    def __init__(self, cfg: Config, coef: float, device: str) -> None:
-        """Create the term with weight `coef` and empty sums."""
-        self.cfg = cfg.algo.kl
-        self.coef = coef
-        self.sums = torch.zeros(2, dtype=torch.float64, device=device)
-        """[2]: sum of the estimates, number of tokens."""
-
-    def __call__(self, log_probs: torch.Tensor, rollout: torch.Tensor, fields: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the weighted KL per token and add it to the sums.
-
-        Args:
-            log_probs: [b, L-1] of the policy that is trained, with gradient.
-            rollout: [b, L-1] of the policy that sampled.
-            fields: The fields of the micro batch.
-
-        Returns:
-            [b, L-1]; 0 on tokens that are not trained or that the policy did not write.
-        """
-        policy_tokens = fields["trained"] * (fields["sampled"] > 0)
-        estimate = kls.loss(
-            log_probs, fields[REFERENCE_LOGPROBS], rollout, self.cfg.estimator, unbiased=self.cfg.unbiased_gradient
-        )
-        per_token = estimate * policy_tokens
-        self.sums += torch.stack([per_token.detach().sum(dtype=torch.float64), policy_tokens.sum(dtype=torch.float64)])
-        return self.coef * per_token
-
-    def metrics(self) -> dict[str, float]:
-        """Return kl_ref. Call it after `sums` was added up over the ranks."""
-        total, tokens = self.sums.tolist()
-        return {"kl_ref": total / max(tokens, 1.0)}
-
-
 class PolicyObjective:
     """The policy's loss in one update.
 
@@ -82,7 +44,7 @@ class PolicyObjective:
     """
 
     def __init__(
-        self, cfg: Config, model: PolicyModel, counts: GlobalCounts, tally: Tally, kl: KlInLoss | None = None
+        self, cfg: Config, model: PolicyModel, counts: GlobalCounts, tally: Tally, kl_coef: float = 0.0
     ) -> None:
         """Choose the loss that is configured.
 
@@ -91,12 +53,12 @@ class PolicyObjective:
             model: The policy.
             counts: The global counts that the loss is divided by.
             tally: Collects the diagnostics.
-            kl: The KL term; None without one.
+            kl_coef: Weight of the KL to the reference model, with algo.kl.use_loss.
         """
         self.cfg = cfg
         self.model = model
         self.counts = counts
-        self.kl = kl
+        self.kl_coef = kl_coef
         self.tally = tally
         registered = cfg.policy_loss
         self.per_token_loss = own.load(cfg.actor.own_loss) if cfg.actor.own_loss else registered.fn
@@ -134,9 +96,10 @@ class PolicyObjective:
             loss = loss + self.cfg.actor.aux_loss_coef * aggregate_loss(
                 self.model.aux_loss.expand_as(mask), mask, **token_mean
             )
-        if self.kl:
-            kl = self.kl(log_probs, rollout, fields)
-            loss = loss + aggregate_loss(kl, mask, token_level_loss=token_level, **scaling)
+        kl = None
+        if self.cfg.algo.kl.use_loss:
+            kl = self._kl(log_probs, rollout, fields)
+            loss = loss + aggregate_loss(self.kl_coef * kl, mask, token_level_loss=token_level, **scaling)
         log_ratio = (current - rollout) * mask
         ratio = self._clipped_ratio(current - old, mask)
         self.tally.add(
@@ -146,8 +109,18 @@ class PolicyObjective:
             entropy=entropy.detach(),
             fields=fields,
             clip=self.cfg.actor.eps_clip_low_high,
+            kl=kl,
         )
         return loss
+
+    def _kl(self, log_probs: torch.Tensor, rollout: torch.Tensor, fields: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the KL to the reference model per token, [b, L-1].
+
+        It is 0 on tokens that are not trained or that the policy did not write.
+        """
+        kl = self.cfg.algo.kl
+        estimate = kls.loss(log_probs, fields[REFERENCE_LOGPROBS], rollout, kl.estimator, unbiased=kl.unbiased_gradient)
+        return estimate * (fields["trained"] * (fields["sampled"] > 0))
 
     def _per_token(
         self, log_probs: torch.Tensor, old: torch.Tensor, rollout: torch.Tensor, micro: MicroBatch

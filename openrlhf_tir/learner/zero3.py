@@ -44,7 +44,7 @@ from .device_states import DeviceStates
 from .ema import WeightAverage
 from .export import export_policy
 from .minibatches import critic_parts
-from .objective import KlInLoss, PolicyObjective, SftObjective
+from .objective import PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import Row
 from .passes import Forward, MicroBatchRunner
@@ -231,7 +231,6 @@ class Zero3Rank:
         Returns:
             Metrics. `updates` is the number of updates that changed the weights.
         """
-        kl = self._kl_in_loss()
         tally = Tally(self.device)
         update_metrics: list[dict[str, float]] = []
         version = self._version
@@ -239,20 +238,20 @@ class Zero3Rank:
             part = share(samples, rank_of, self.strategy.shard)
             rows = to_rows(part, total, version, self.cfg, self.estimator)
             counts = replace(self.runner.counts(rows, "trained"), sum_norm=self.cfg.loss_sum_norm)
-            objective = PolicyObjective(self.cfg, self.model, counts, tally, kl)
+            objective = PolicyObjective(self.cfg, self.model, counts, tally, self.auxiliary.coef.value)
             update_metrics.append(self._update(rows, self._field_types(), objective, counts, self.lr_at(version)))
             if math.isfinite(update_metrics[-1]["grad_norm"]):
                 version += 1
             else:
                 self._why_skipped.append(self._describe_not_finite(batch, part, rows, version))
-        return over_updates(update_metrics) | self._diagnostics(tally, kl)
+        return over_updates(update_metrics) | self._diagnostics(tally)
 
-    def _diagnostics(self, tally: Tally, kl: KlInLoss | None) -> dict[str, float]:
+    def _diagnostics(self, tally: Tally) -> dict[str, float]:
         """Add up over the ranks what the objective collected on micro batches, and return it as metrics."""
-        for sums in (tally.sums, tally.gated, tally.histogram, *([kl.sums] if kl else [])):
+        for sums in (tally.sums, tally.gated, tally.histogram):
             sums.copy_(self.strategy.sum_over_rows(sums))
         dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
-        return tally.metrics() | (kl.metrics() if kl else {})
+        return tally.metrics()
 
     def _begin_early(self, batch: TrainBatch) -> None:
         """Begin a batch with its first part, or do nothing if it has begun.
@@ -269,7 +268,7 @@ class Zero3Rank:
             )
         if self.early is None:
             self.runner.seconds.clear()
-            self.early = EarlyUpdate(self.cfg, self.model, self.runner, self._version, self._kl_in_loss())
+            self.early = EarlyUpdate(self.cfg, self.model, self.runner, self.auxiliary.coef.value)
 
     def _accumulate_part(self, batch: TrainBatch, groups: Sequence[Group], *, last: bool) -> None:
         assert self.early is not None, "the first part has begun the batch"
@@ -290,7 +289,7 @@ class Zero3Rank:
             raise
         self.early = None
         metrics = over_updates([{"loss": early.loss, "grad_norm": norm, "lr": lr}])
-        metrics |= self._diagnostics(early.tally, early.kl)
+        metrics |= self._diagnostics(early.tally)
         if metrics["updates"]:
             metrics |= self.auxiliary.update([], metrics, early.trajectories, self._version)
         else:
@@ -305,11 +304,6 @@ class Zero3Rank:
             self.early = None
             # This also resets micro_step_id, by which DeepSpeed knows that the next backward pass overwrites them.
             self.engine.optimizer.zero_grad()
-
-    def _kl_in_loss(self) -> KlInLoss | None:
-        if not self.cfg.algo.kl.use_loss:
-            return None
-        return KlInLoss(self.cfg, self.auxiliary.coef.value, self.device)
 
     def _field_types(self) -> dict[str, type]:
         """Return the fields that the policy's loss needs, with their numpy types."""

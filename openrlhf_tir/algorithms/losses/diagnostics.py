@@ -18,6 +18,7 @@ With pi the learner's weights, mu the policy that sampled a token and l = log pi
     log_ratio_abs_p50, _p95, _p99                             percentiles of |l|, at most 12 % too high
     staleness_mean, staleness_max                             mean and maximum of the lag
     nll_model           1/n sum(-log pi)
+    kl_ref              1/n sum(KL to the reference model), with algo.kl.use_loss
 
 The lag is the learner's version minus the version that sampled the token. Where it is 0, pi and mu are the same
 weights, so what is left of l is *engine mismatch* (dtype, kernels). Where it is positive, *version lag* comes on top:
@@ -62,6 +63,7 @@ SUMS = (
     "k3",
     "abs_ratio",  # |l|
     "nll_model",
+    "kl",  # to the reference model
     # Over lagging tokens.
     "lag_k3",
     "lag_abs_ratio",
@@ -90,6 +92,7 @@ class Tally:
         gated: [2], the units (tokens or sequences) outside the band of the importance-sampling correction, and all
             units that the correction saw.
         histogram: [DECADES * BINS_PER_DECADE], the number of sampled tokens in each bin of |l|.
+        has_kl: True if the loss has a KL to the reference model.
     """
 
     def __init__(self, device: str) -> None:
@@ -97,6 +100,7 @@ class Tally:
         self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64, device=device)
         self.gated = torch.zeros(2, dtype=torch.float64, device=device)
         self.histogram = torch.zeros(DECADES * BINS_PER_DECADE, dtype=torch.float64, device=device)
+        self.has_kl = False
 
     def add(
         self,
@@ -107,6 +111,7 @@ class Tally:
         entropy: torch.Tensor,
         fields: dict[str, torch.Tensor],
         clip: tuple[float, float],
+        kl: torch.Tensor | None = None,
     ) -> None:
         """Add the tokens of a micro batch. All tensors are [b, L-1].
 
@@ -117,7 +122,9 @@ class Tally:
             entropy: Entropy of pi, in nats.
             fields: "trained" and "sampled", positive where a token is; "lag", int32, in versions; "advantages".
             clip: eps_low and eps_high.
+            kl: The KL to the reference model, 0 on tokens that are not trained or were not sampled; None without one.
         """
+        self.has_kl = kl is not None
         with torch.no_grad():
             trained = fields["trained"] > 0
             sampled = trained & (fields["sampled"] > 0)
@@ -141,6 +148,7 @@ class Tally:
                 "k3": k3 * sampled,
                 "abs_ratio": abs_log_ratio,
                 "nll_model": -log_probs * sampled,
+                "kl": torch.zeros_like(entropy) if kl is None else kl,
                 "lag_k3": k3 * lagging,
                 "lag_abs_ratio": abs_log_ratio * lagging,
                 "nll_env": -log_probs * (trained & ~sampled),
@@ -193,6 +201,7 @@ class Tally:
             **maxima,
             **self._percentiles(),
             "nll_model": sums["nll_model"] / sampled,
+            **({"kl_ref": sums["kl"] / sampled} if self.has_kl else {}),
             **_means_of_subsets(sums),
             **self._gated_share(),
         }

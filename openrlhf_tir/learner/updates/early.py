@@ -25,7 +25,7 @@ from ...algorithms.losses.diagnostics import Tally
 from ...config import Config
 from ...machine.replaced import replaced
 from ...types import TrainBatch
-from ..objective import KlInLoss, PolicyObjective
+from ..objective import PolicyObjective
 from ..openrlhf_adapter import PolicyModel
 from ..packing import Row
 from ..passes import MicroBatchRunner
@@ -38,23 +38,19 @@ Part = tuple[TrainBatch, Sequence[Sample], Sequence[Row]]
 class EarlyUpdate:
     """An update whose parts are being accumulated. Every rank adds the same parts in the same order."""
 
-    def __init__(
-        self, cfg: Config, model: PolicyModel, runner: MicroBatchRunner, version: int, kl: KlInLoss | None
-    ) -> None:
+    def __init__(self, cfg: Config, model: PolicyModel, runner: MicroBatchRunner, kl_coef: float) -> None:
         """Begin an update.
 
         Args:
             cfg: The configuration.
             model: The policy.
             runner: Runs the passes.
-            version: The learner's version, from which the update starts.
-            kl: The KL term of the loss; None without one.
+            kl_coef: Weight of the KL in the loss, if there is one.
         """
         self.cfg = cfg
         self.model = model
         self.runner = runner
-        self.version = version
-        self.kl = kl
+        self.kl_coef = kl_coef
         self.tally = Tally(runner.device)
         ranks = runner.strategy.world_size
         self.counts = GlobalCounts(0.0, 0.0, ranks, sum_norm=cfg.loss_sum_norm)
@@ -104,7 +100,7 @@ class EarlyUpdate:
             tokens=self.counts.tokens + counts.tokens,
             sequences=self.counts.sequences + counts.sequences,
         )
-        objective = PolicyObjective(self.cfg, self.model, self._unit_counts, self.tally, self.kl)
+        objective = PolicyObjective(self.cfg, self.model, self._unit_counts, self.tally, self.kl_coef)
         self._summed += self.runner.accumulate(self.model, optimizer, rows, names, objective, last=last)
 
 
