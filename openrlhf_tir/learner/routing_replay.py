@@ -49,10 +49,9 @@ class RoutingReplay:
         Raises:
             ConfigError: The model is no mixture of experts, or has a layer of experts whose choice cannot be replaced.
         """
-        self.routers = find_routers(model)
         if fault := unsupported(model):
             raise ConfigError(fault)
-        self._choices = {layer: _Choice(layer, router) for layer, router in self.routers.items()}
+        self._choices = {layer: _Choice(layer, router) for layer, router in find_routers(model).items()}
 
     def use(self, experts: torch.Tensor | None) -> None:
         """Set the experts of the next forward pass; they stay for layers that are computed again in the backward pass.

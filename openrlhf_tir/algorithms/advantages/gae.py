@@ -25,13 +25,9 @@ from .base import AdvantageInputs, Estimator
 
 
 def token_rewards(inputs: AdvantageInputs) -> list[np.ndarray]:
-    """Return G arrays [T] float64, the reward at the last trained token."""
-    rewards_G = []
-    for score, trained in zip(inputs.rewards_G, inputs.trained_G, strict=True):
-        rewards = np.zeros(len(trained))
-        rewards[np.flatnonzero(trained)[-1:]] = score  # no token if none is trained
-        rewards_G.append(rewards)
-    return rewards_G
+    """Return G arrays [T] float64, the reward at the last trained token: no turn has earned a part of it."""
+    no_turns = [np.zeros(0)] * len(inputs.rewards_G)
+    return token_rewards_by_turn(inputs, no_turns, no_turns)
 
 
 def token_rewards_by_turn(
@@ -57,7 +53,7 @@ def token_rewards_by_turn(
         for turn, reward in enumerate(earned):
             last_position_of_turn = positions[turns[positions] == turn][-1:]  # empty if the turn has no trained token
             rewards[last_position_of_turn] += reward
-        rewards[positions[-1:]] += score - rewards.sum()
+        rewards[positions[-1:]] += score - rewards.sum()  # no token if none is trained
         rewards_G.append(rewards)
     return rewards_G
 

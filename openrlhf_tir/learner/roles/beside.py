@@ -77,12 +77,9 @@ class AuxiliaryModels:
         scored = list(samples)
         metrics: dict[str, float] = {}
         if self.reference:
-            scored, kl = self._compare_with_reference(self.reference, scored)
+            scored, metrics = self._compare_with_reference(self.reference, scored)
             if self.cfg.filter.max_base_ppl is not None:
                 scored, metrics["masked/improbable"] = self._mask_improbable(scored, self.cfg.filter.max_base_ppl)
-            if kl is not None:
-                total, tokens = self.runner.sum(np.array(kl))
-                metrics["kl_ref"] = float(total / max(tokens, 1.0))
         if self.critic:
             scored, sums = self._evaluate(self.critic, scored)
             metrics |= value_metrics(self.runner.sum(sums))
@@ -90,11 +87,11 @@ class AuxiliaryModels:
 
     def _compare_with_reference(
         self, reference: PolicyModel, samples: list[Sample]
-    ) -> tuple[list[Sample], tuple[float, float] | None]:
+    ) -> tuple[list[Sample], dict[str, float]]:
         """Score the samples with the reference, and apply the KL to the reward if it is configured.
 
         Returns:
-            The samples, and the sums of the KL and of the tokens on this rank; None if the KL is not in the reward.
+            The samples, and kl_ref if the KL is in the reward.
         """
         policy_tokens = [s.trained & s.trajectory.is_model for s in samples]
         rows = [
@@ -107,16 +104,15 @@ class AuxiliaryModels:
             for s, log_probs_T, mask in zip(samples, reference_log_probs, policy_tokens, strict=True)
         ]
         if not self.cfg.algo.kl.init_coef:
-            return samples, None
+            return samples, {}
         if self.cfg.algo.kl.use_loss:
             pairs = zip(samples, reference_log_probs, strict=True)
-            return [s.with_fields(**{REFERENCE_LOGPROBS: log_probs_T}) for s, log_probs_T in pairs], None
+            return [s.with_fields(**{REFERENCE_LOGPROBS: log_probs_T}) for s, log_probs_T in pairs], {}
         policy_log_probs = responses(samples, self.runner.log_probs(self.policy, rows, "scored"))
         # Estimators that compare whole trajectories do not discount, so their penalties are not discounted either
         # (OpenRLHF sets gamma to 1 for them).
         gamma = self.cfg.algo.advantage.gamma if self.estimator.discounts else 1.0
-        total = 0.0
-        tokens = 0
+        sums = np.zeros(2)
         penalized = []
         for s, mask, pi, ref in zip(samples, policy_tokens, policy_log_probs, reference_log_probs, strict=True):
             kl = kls.estimate(torch.from_numpy(pi - ref), self.cfg.algo.kl.estimator).double().numpy() * mask
@@ -124,9 +120,9 @@ class AuxiliaryModels:
             penalty = -self.coef.value * kl if self.critic else kls.penalty_to_go(kl, mask, self.coef.value, gamma)
             penalized.append(replace(s, advantages=s.advantages + penalty))
             if not s.trajectory.masked:
-                total = total + kl.sum()
-                tokens = tokens + mask.sum()
-        return penalized, (total, tokens)
+                sums += (kl.sum(), mask.sum())
+        total, tokens = self.runner.sum(sums)
+        return penalized, {"kl_ref": float(total / max(tokens, 1.0))}
 
     def _mask_improbable(self, samples: Sequence[Sample], max_perplexity: float) -> tuple[list[Sample], float]:
         """Mask the samples whose perplexity under the reference is above `max_perplexity`.
