@@ -209,7 +209,7 @@ class Zero3Rank:
         return metrics
 
     def _scored_samples(
-        self, batch: TrainBatch, groups: Sequence[Group]
+        self, batch: TrainBatch, groups: Sequence[Group], *, is_part: bool = False
     ) -> tuple[list[Sample], list[Sample], dict[str, float]]:
         """Return the samples of all ranks, those that this rank owns, scored, and the metrics of the scores."""
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
@@ -217,7 +217,7 @@ class Zero3Rank:
         if not self.auxiliary:
             return samples, own_samples, {}
         with self.runner.timed("scoring_s"):
-            return samples, *self.auxiliary.score_samples(own_samples)
+            return samples, *self.auxiliary.score_samples(own_samples, is_part=is_part)
 
     def _policy_updates(self, batch: TrainBatch, samples: Sequence[Sample], total: np.ndarray) -> dict[str, float]:
         """Make the policy's updates.
@@ -272,7 +272,7 @@ class Zero3Rank:
 
     def _accumulate_part(self, batch: TrainBatch, groups: Sequence[Group], *, last: bool) -> None:
         assert self.early is not None, "the first part has begun the batch"
-        _, own_samples, _ = self._scored_samples(batch, groups)
+        _, own_samples, _ = self._scored_samples(batch, groups, is_part=True)
         # No moments: estimators that whiten need the whole batch and are refused.
         rows = to_rows(own_samples, moments([], []), self._version, self.cfg, self.estimator)
         self.early.add((batch, own_samples, rows), self._field_types(), self.optimizer, last=last)
@@ -290,6 +290,7 @@ class Zero3Rank:
         self.early = None
         metrics = over_updates([{"loss": early.loss, "grad_norm": norm, "lr": lr}])
         metrics |= self._diagnostics(early.tally)
+        metrics |= self.auxiliary.masked_share([s for _, samples, _ in early.parts for s in samples])
         if metrics["updates"]:
             metrics |= self.auxiliary.update([], metrics, early.trajectories, self._version)
         else:

@@ -65,11 +65,14 @@ class AuxiliaryModels:
         self.coef = kls.Coefficient(kl.init_coef, kl.target, kl.horizon or 10_000)
         """The weight of the KL. It is adapted after each batch if algo.kl.target is set."""
 
-    def score_samples(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
+    def score_samples(
+        self, samples: Sequence[Sample], *, is_part: bool = False
+    ) -> tuple[list[Sample], dict[str, float]]:
         """Score a batch before it is trained on.
 
         Args:
             samples: The samples that this rank owns.
+            is_part: True if they are of a part of the batch, which the other parts complete.
 
         Returns:
             The samples with changed advantages, masks and fields, and the metrics of the global batch.
@@ -78,8 +81,8 @@ class AuxiliaryModels:
         metrics: dict[str, float] = {}
         if self.reference:
             scored, metrics = self._compare_with_reference(self.reference, scored)
-            if self.cfg.filter.max_base_ppl is not None:
-                scored, metrics["masked/improbable"] = self._mask_improbable(scored, self.cfg.filter.max_base_ppl)
+            scored = self._mask_improbable(scored, is_part)
+            metrics |= self.masked_share(scored)
         if self.critic:
             scored, sums = self._evaluate(self.critic, scored)
             metrics |= value_metrics(self.runner.sum(sums))
@@ -124,20 +127,25 @@ class AuxiliaryModels:
         total, tokens = self.runner.sum(sums)
         return penalized, {"kl_ref": float(total / max(tokens, 1.0))}
 
-    def _mask_improbable(self, samples: Sequence[Sample], max_perplexity: float) -> tuple[list[Sample], float]:
-        """Mask the samples whose perplexity under the reference is above `max_perplexity`.
+    def _mask_improbable(self, samples: list[Sample], is_part: bool) -> list[Sample]:
+        """Mask the samples whose perplexity under the reference is above filter.max_base_ppl.
 
         If that left nothing to train in the whole batch, none is masked: an update needs a token.
-
-        Returns:
-            The samples, and the share of the masked ones among the samples of all ranks that would be trained.
         """
-        improbable = [s.counts and s.base_ppl > max_perplexity for s in samples]
-        masked, counted = self.runner.sum(np.array([float(sum(improbable)), float(sum(s.counts for s in samples))]))
-        if masked == counted:
-            return list(samples), 0.0
-        pairs = zip(samples, improbable, strict=True)
-        return [replace(s, masked=s.masked or drop) for s, drop in pairs], float(masked / counted)
+        max_perplexity = self.cfg.filter.max_base_ppl
+        if max_perplexity is None:
+            return samples
+        masked = [replace(s, masked=s.masked or s.base_ppl > max_perplexity) for s in samples]
+        (left,) = self.runner.sum(np.array([sum(s.counts for s in masked)], np.float64))
+        return masked if left or is_part else samples
+
+    def masked_share(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Return masked/improbable: of the samples of all ranks the share that is masked for its perplexity."""
+        if self.cfg.filter.max_base_ppl is None:
+            return {}
+        masked = [s.masked for s in samples if s.trained.any() and not s.trajectory.masked]
+        share, counted = self.runner.sum(np.array([sum(masked), len(masked)], np.float64))
+        return {"masked/improbable": float(share / max(counted, 1.0))}
 
     def _evaluate(self, critic: Critic, samples: list[Sample]) -> tuple[list[Sample], np.ndarray]:
         """Replace the samples' rewards by advantages, and add the fields `values` and `returns`.

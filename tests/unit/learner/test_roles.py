@@ -234,10 +234,23 @@ def test_samples_that_the_first_policy_finds_improbable_are_masked_after_the_adv
     assert not same(weights(half.engine), weights(bound.engine)), "four of nine were not trained"
 
 
+def test_a_part_of_a_batch_is_masked_as_the_batch_is_though_nothing_of_the_part_is_left(learner):
+    """Early accumulation: another part has what the update trains."""
+    ranked = learner(filter={"max_base_ppl": 1.0001})
+    samples = samples_of(ranked)
+    scored, metrics = ranked.auxiliary.score_samples(samples[:3], is_part=True)
+    assert all(s.masked for s in scored) and metrics["masked/improbable"] == 1.0
+    rest = [replace(s, masked=False) for s in samples[3:]]
+    assert ranked.auxiliary.masked_share([*scored, *rest]) == {"masked/improbable": pytest.approx(3 / 9)}
+
+
 def seen(ranked):
     """The samples of the batch with what the reference says of them."""
+    return ranked.auxiliary.score_samples(samples_of(ranked))[0]
+
+
+def samples_of(ranked):
     from openrlhf_tir.learner.rows import batch_samples
 
     made, groups = batch()
-    samples = batch_samples(made, groups, ranked.cfg, ranked.estimator)
-    return ranked.auxiliary.score_samples(samples)[0]
+    return batch_samples(made, groups, ranked.cfg, ranked.estimator)
