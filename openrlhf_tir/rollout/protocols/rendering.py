@@ -80,40 +80,32 @@ class TextRenderer:
 
     def continue_with(self, observation: str) -> RenderedText:
         """See ObservationRenderer."""
-        return self._rendered(observation, self.protocol.after_insertion)
+        block, ids = self._block(observation)
+        behind = self.protocol.after_insertion()
+        return self.insert(block + behind) if behind else RenderedText(plain(block), ids)
 
     def end_with(self, observation: str) -> RenderedText:
         """See ObservationRenderer."""
-        return self._rendered(observation, lambda: "")
+        block, ids = self._block(observation)
+        return RenderedText(plain(block), ids)
 
     def insert(self, text: str) -> RenderedText:
         """See ObservationRenderer."""
         return RenderedText(plain(text), self.codec.encode(text) if text else [])
 
-    def _rendered(self, observation: str, text_behind: Callable[[], str]) -> RenderedText:
-        block, ids = self._block(observation)
-        behind = text_behind()
-        if ids is not None and not behind:
-            return RenderedText(plain(block), ids)
-        return self.insert(block + behind)
-
-    def _block(self, observation: str) -> tuple[str, list[int] | None]:
-        """Return the inserted block, shortened to fit, with marks in the observation; and its tokens if known."""
+    def _block(self, observation: str) -> tuple[str, list[int]]:
+        """Return the inserted block, shortened to fit, with marks in the observation; and its tokens."""
         block = self.protocol.insertion(inert(self.codec, observation))
-        ids = self._ids_if_fitting(block)
-        if ids is not None:
-            return block, ids
+        if len(block) <= MAX_CHARS_PER_TOKEN * self.max_tokens:
+            ids = self.codec.encode(block)
+            if len(ids) <= self.max_tokens:
+                return block, ids
         message = self.protocol.too_long()
         if message is None:
             room = max(0, self.max_tokens - len(self.codec.encode(self.protocol.insertion(""))))
             message = inert(self.codec, cut(observation, room, self.codec))
-        return self.protocol.insertion(message), None
-
-    def _ids_if_fitting(self, block: str) -> list[int] | None:
-        if len(block) > MAX_CHARS_PER_TOKEN * self.max_tokens:
-            return None
-        ids = self.codec.encode(block)
-        return ids if len(ids) <= self.max_tokens else None
+        block = self.protocol.insertion(message)
+        return block, self.codec.encode(block)
 
 
 def inert(codec: Codec, text: str) -> str:
