@@ -20,7 +20,6 @@ from ..ports import Rollout
 from ..telemetry.heartbeat import clock_text
 from .observer import Observer
 from .scheduler import InFlightGroup, RolloutScheduler
-from .scheduler.core import DispatchObstacle
 
 OUTSIDE = {
     "wait for GPUs": "the engines to leave the shared GPUs, and the learner to be there",
@@ -106,19 +105,7 @@ def _admission(scheduler: RolloutScheduler) -> str:
     obstacle = scheduler.dispatch_obstacle()
     if obstacle is None:
         return f"new groups may start ({slots})"
-    return f"no new group may start: {slots}, of {scheduler.rule.max_groups} at most; {_OBSTACLES[obstacle]}"
-
-
-_OBSTACLES = {
-    DispatchObstacle.MAX_ROLLING: "rollout.vllm_generate_batch_size allows no more at once",
-    DispatchObstacle.DRAIN: "they wait for the next weight push",
-    DispatchObstacle.STOP: "the run was asked to stop",
-    DispatchObstacle.STALENESS: "pipeline.max_staleness has room for no more",
-    DispatchObstacle.END_OF_RUN: "the steps that are left need no more",
-    DispatchObstacle.DEPTH: "pipeline.depth wants no more under way",
-    DispatchObstacle.NO_PROMPT: "no prompt is left to dispatch",
-    DispatchObstacle.GATE: "a batch waits for the gate, and enough groups for the next one are under way",
-}
+    return f"no new group may start: {slots}, of {scheduler.rule.max_groups} at most; {obstacle.value}"
 
 
 def stacks() -> str:

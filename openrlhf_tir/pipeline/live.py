@@ -38,7 +38,7 @@ class Live:
         """The status now. `activity`: the sum of what the rollout actors report, {} where none answered."""
         now = asyncio.get_running_loop().time()
         scheduler, progress = self.scheduler, self.progress
-        if self._began_at is None and scheduler.dispatched:
+        if self._began_at is None and scheduler.rolling:
             self._began_at = now
         return Status(
             waits_for=in_short(scheduler, self.observer),

@@ -201,7 +201,7 @@ def play(setup: Setup, directory: Path, timing: int, interrupted: bool = False) 
     counted = len(groups.trained) + sum(n for end, n in groups.ended.items() if end.startswith("filtered"))
     if method.counters.run.get("groups", 0) != counted:
         wrong.append(f"{counted} groups were trained or filtered, {method.counters.run} counted")
-    stream = p.scheduler.prompts.state()
+    stream = p.scheduler.queue.stream.state()
     return Played(learner.lineage, method.counters.run, method.counters.prompts, stream, told), wrong
 
 

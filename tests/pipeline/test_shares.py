@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.data.stream import PromptLane, PromptStream
 from openrlhf_tir.pipeline.ledger.audit import audit
-from openrlhf_tir.pipeline.scheduler.core import MAX_REPLACEMENTS
+from openrlhf_tir.pipeline.scheduler.prompt_queue import MAX_REPLACEMENTS
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Task
 

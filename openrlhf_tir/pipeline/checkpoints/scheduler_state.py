@@ -29,8 +29,7 @@ def to_facts(snapshot: SchedulerSnapshot, settings: Config) -> dict[str, Any]:
         "world_size": settings.actor.world_size,
         "ledger": asdict(snapshot.ledger_mark),
         "rolling": [asdict(group) for group in snapshot.rolling],
-        "retries": [asdict(prompt) for prompt in snapshot.retries],
-        "replacements": [asdict(prompt) for prompt in snapshot.replacements],
+        "retries": [asdict(prompt) for prompt in snapshot.queue],
         "last_sequence_number": snapshot.last_sequence_number,
         "outcomes": [(number, *outcome) for number, outcome in snapshot.outcomes],
         "prompts": json.loads(snapshot.prompts_json),
@@ -46,14 +45,18 @@ def from_facts(facts: Mapping[str, Any], version: int, accepted: Iterable[Accept
         version: The version of the learner's weights.
         accepted: The groups of replay.json, with references to their stored payloads.
     """
+    queue = [QueuedPrompt(**fields) for fields in facts["retries"]]
+    last_sequence_number = facts["last_sequence_number"]
+    for fields in facts.get("replacements", ()):  # Older checkpoints hold them apart, without a place in line.
+        last_sequence_number += 1
+        queue.append(QueuedPrompt(**{**fields, "sequence_number": last_sequence_number}))
     return SchedulerSnapshot(
         version=version,
         previous_version=facts.get("previous_version", version),  # older checkpoints lack it
         rolling=tuple(_group(fields) for fields in facts["rolling"]),
         accepted=tuple(accepted),
-        retries=tuple(QueuedPrompt(**fields) for fields in facts["retries"]),
-        replacements=tuple(QueuedPrompt(**fields) for fields in facts["replacements"]),
-        last_sequence_number=facts["last_sequence_number"],
+        queue=tuple(queue),
+        last_sequence_number=last_sequence_number,
         outcomes=tuple((number, PromptOutcome(*outcome)) for number, *outcome in facts["outcomes"]),
         prompts_json=json.dumps(facts["prompts"]),
         method_json=json.dumps(facts["method"]),

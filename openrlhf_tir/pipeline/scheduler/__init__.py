@@ -4,6 +4,7 @@
     staleness.py            StalenessRule: how many groups may be under way, and when the learner may step
     depth.py                how many groups are useful: a fixed number, or measured
     early_accumulation.py   optional: when the learner may begin on a part of a batch
+    prompt_queue.py         which prompt comes next
     groups.py               the immutable values that the others pass around
     learner_timing.py       how long the learner's steps take
 

@@ -27,9 +27,9 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 from ...config import Config
@@ -42,17 +42,14 @@ from ..method_state import MethodState
 from ..signal import Signal
 from .depth import DepthController, EngineLoad, depth_controller
 from .early_accumulation import EarlyAccumulation
-from .groups import AcceptedGroup, BatchDecision, InFlightGroup, QueuedPrompt, SchedulerSnapshot
+from .groups import AcceptedGroup, BatchDecision, InFlightGroup, SchedulerSnapshot
 from .learner_timing import LearnerTiming
+from .prompt_queue import PromptQueue
 from .staleness import StalenessRule
 
 MAX_RETRIES = 5
 """New attempts of a group after its actor or environment failed. With the pauses between them, up to a minute each, an
 outage that lasts longer is no fault of the group's, and Health ends the run by name."""
-MAX_REPLACEMENTS = 8
-"""Prompts that are dispatched one after the other in place of a filtered group of the same environment. The
-environments' shares of a batch hold while at least one group in nine is accepted, and a hopeless environment does not
-get every slot."""
 
 FinishListener = Callable[[GroupState, GroupMeta | None, str | None], None]
 """Called when a group has left the engines: its new state, its metadata if it was judged, and the reason if a fault
@@ -61,25 +58,17 @@ DropListener = Callable[[GroupState, GroupMeta, str], None]
 """Called when an accepted group is dropped before it was trained: its new state, its metadata, and the reason."""
 
 
-class DispatchObstacle(StrEnum):
-    """Why no group may start now. The watchdog names it."""
+class DispatchObstacle(Enum):
+    """Why no group may start now, as the watchdog says it."""
 
-    MAX_ROLLING = "max_rolling"
-    """As many prompts are rolling as rollout.vllm_generate_batch_size allows."""
-    DRAIN = "drain"
-    """The engines finish what they roll before a push."""
-    STOP = "stop"
-    """The run was asked to stop."""
-    STALENESS = "staleness"
-    """As many groups are under way as max_staleness has room for."""
-    END_OF_RUN = "end_of_run"
-    """What is under way suffices for the steps that are left."""
-    DEPTH = "depth"
-    """pipeline.depth wants no more groups under way."""
-    NO_PROMPT = "no_prompt"
-    """The prompts are through."""
-    GATE = "gate"
-    """A batch waits for the gate, and enough groups for the next one are under way."""
+    MAX_ROLLING = "rollout.vllm_generate_batch_size allows no more at once"
+    STOP = "the run was asked to stop"
+    DRAIN = "they wait for the next weight push"
+    STALENESS = "pipeline.max_staleness has room for no more"
+    END_OF_RUN = "the steps that are left need no more"
+    DEPTH = "pipeline.depth wants no more under way"
+    NO_PROMPT = "no prompt is left to dispatch"
+    GATE = "a batch waits for the gate, and enough groups for the next one are under way"
 
 
 class RolloutScheduler:
@@ -107,7 +96,7 @@ class RolloutScheduler:
         early_accumulation: Says when a part of a batch may be taken before the rest is there.
         method: The counters that rewards read, and the filter over several groups.
         timing: How long the learner's steps take.
-        prompts: The stream of prompts.
+        queue: The prompts that are still to be dispatched.
         ledger: The run's ledger.
         version: Updates behind the learner's weights.
         previous_version: The version before the latest batch.
@@ -145,7 +134,7 @@ class RolloutScheduler:
         """
         self._settings = settings
         self.max_retries = MAX_RETRIES
-        self.prompts = prompts
+        self.queue = PromptQueue(prompts)
         self.ledger = ledger
         self.rule = StalenessRule.from_config(settings)
         self.depth = depth or depth_controller(settings)
@@ -170,12 +159,6 @@ class RolloutScheduler:
         self._buffered: list[AcceptedGroup] = []
         """In training order."""
         self._current_batch: list[AcceptedGroup] = []
-        self._requeued_prompts: list[QueuedPrompt] = []
-        """By sequence number."""
-        self._replacement_prompts: deque[QueuedPrompt] = deque()
-        self._last_replacement_offered: bool | None = None
-        """True if the prompts named a replacement when they were last asked for one; None before they were."""
-        self._last_sequence_number = 0
         self._outcomes: list[tuple[int, PromptOutcome]] = []
         """Groups that ended since the last trained batch, with their sequence numbers."""
         self.dispatched = 0
@@ -222,7 +205,7 @@ class RolloutScheduler:
     @property
     def is_exhausted(self) -> bool:
         """True if no prompt is left and no rolling group could fail and bring one back."""
-        return not self._has_prompt() and not self._rolling
+        return not self.queue.has_prompt and not self._rolling
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -258,7 +241,7 @@ class RolloutScheduler:
             return DispatchObstacle.END_OF_RUN
         if not self.depth.wants_more(rolling, waiting):
             return DispatchObstacle.DEPTH
-        if not self._has_prompt():
+        if not self.queue.has_prompt:
             return DispatchObstacle.NO_PROMPT
         if self._waits_for_gate() and self.depth.paused_at_gate(rolling, waiting):
             return DispatchObstacle.GATE
@@ -269,7 +252,7 @@ class RolloutScheduler:
 
         Before the first step they must also fill `pipeline.fill_batches` batches.
         """
-        return self.is_exhausted or (self._startup_fill_reached() and len(self._buffered) >= self.places_left)
+        return self.is_exhausted or self._batch_can_be_full()
 
     def gate_is_open(self) -> bool:
         """Return True if the next step leaves every remaining group trainable within max_staleness."""
@@ -339,15 +322,14 @@ class RolloutScheduler:
         """
         if self.rule.batches_ahead > 0:
             return False
-        may_replace = self._last_replacement_offered is not False
         if failure is not None or meta is None:
-            return may_replace and not self._is_retried(group, failure)
+            return self.queue.may_replace and not self._is_retried(group, failure)
         if not meta.verdict.keep:
-            return may_replace
+            return self.queue.may_replace
         # Where a bound on rolling groups, and not the batch, decides when the next prompt is dispatched, an accepted
         # group makes room for one as well.
         frees_a_slot = self._max_rolling() < self.rule.batch_groups
-        return self.method.depends_on_earlier_groups(meta) or (may_replace and frees_a_slot)
+        return self.method.depends_on_earlier_groups(meta) or (self.queue.may_replace and frees_a_slot)
 
     def _is_retried(self, group: InFlightGroup, failure: str | None) -> bool:
         """Return True if a group that failed is dispatched again.
@@ -363,16 +345,12 @@ class RolloutScheduler:
 
     def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
         """Return True if every group that was dispatched before this one has finished for good."""
-        oldest_requeued = self._requeued_prompts[0].sequence_number if self._requeued_prompts else None
-        none_older_requeued = oldest_requeued is None or oldest_requeued > group.sequence_number
-        return min(self._rolling) == group.sequence_number and none_older_requeued
+        return min(self._rolling) == group.sequence_number and not self.queue.waits_before(group.sequence_number)
 
     # --- transitions: no awaits
 
     def dispatch(self, now: float) -> tuple[InFlightGroup, Task]:
         """Start the next prompt as a rolling group. Only when `can_dispatch` returns True.
-
-        Requeued prompts come first, oldest first, then replacements of filtered groups, then new prompts.
 
         Args:
             now: Event loop time in seconds.
@@ -380,15 +358,11 @@ class RolloutScheduler:
         Returns:
             The group, and its task with the counters that rewards may read.
         """
-        queued = self._next_prompt()
-        number = queued.sequence_number
-        if number is None:
-            self._last_sequence_number += 1
-            number = self._last_sequence_number
-        task = self.prompts.task(queued.prompt)
+        queued = self.queue.pop()
+        task = self.queue.stream.task(queued.prompt)
         group = InFlightGroup(
             key=GroupKey(queued.epoch, queued.prompt, self.ledger.next_attempt(queued.epoch, queued.prompt)),
-            sequence_number=number,
+            sequence_number=queued.sequence_number,
             version=self.pushed_version,
             retries=queued.retries,
             started_at=now,
@@ -396,7 +370,7 @@ class RolloutScheduler:
             replacements=queued.replacements,
         )
         self.ledger.issued(group.key, group.version)
-        self._rolling[number] = group
+        self._rolling[group.sequence_number] = group
         self.dispatched += 1
         self.notify()
         return group, self.method.with_run_facts(task, queued.prompt, self.version)
@@ -439,7 +413,7 @@ class RolloutScheduler:
                 # A suspended job costs its groups calls, which says nothing of the prompt.
                 state = self._requeue(group, failure, counts_as_retry=failure != SUSPENDED)
             else:
-                state = self._end(group, GroupState.FAILED, None, failure)
+                state = self._end(group, GroupState.FAILED, None, reason=failure)
         elif meta is None:
             raise PipelineError(f"Group {group.key} ended without metadata and without a failure. This is a bug.")
         elif meta.verdict.keep:
@@ -448,8 +422,8 @@ class RolloutScheduler:
             state = GroupState.BUFFERED
         else:
             self.method.group_ended(group.sequence_number, meta)
-            self._queue_replacement(group)
-            state = self._end(group, GroupState.FILTERED, meta, meta.verdict.reason)
+            self.queue.add_replacement(group)
+            state = self._end(group, GroupState.FILTERED, meta, reason=meta.verdict.reason)
         self._on_finished(state, meta, failure)
         self.notify()
         return state
@@ -510,19 +484,25 @@ class RolloutScheduler:
         self._current_batch = []
         self.batch_closed = False
         self.stepping = False
-        if not report.finite:
-            self._batch_failed(batch, "nonfinite_gradient")
-            return
         for group, item in batch:
-            self.ledger.ended(GroupState.TRAINED, group.key, step=self.version)
-            self.method.group_ended(group.sequence_number, item.meta)
-            self._record_outcome(group, item.meta)
-        self.ended[GroupState.TRAINED] += len(batch)
-        self.method.batch_trained()
-        self._report_outcomes()
-        self.previous_version = self.version
-        self.version = report.version
-        self.weights_must_differ = self.weights_must_differ or report.must_change_weights
+            if report.finite:
+                self._end(group, GroupState.TRAINED, item.meta, step=self.version)
+                self.method.group_ended(group.sequence_number, item.meta)
+            else:
+                reason = "nonfinite_gradient"
+                self._end(group, GroupState.FAILED, item.meta, reason=reason)
+                self._on_dropped(GroupState.FAILED, item.meta, reason)
+        if report.finite:
+            self.method.batch_trained()
+            # In dispatch order and only at this boundary: with a staleness of 0 the curriculum must not depend on which
+            # group ended first.
+            self.queue.stream.learned([outcome for _, outcome in sorted(self._outcomes)])
+            self._outcomes = []
+            self.previous_version = self.version
+            self.version = report.version
+            self.weights_must_differ = self.weights_must_differ or report.must_change_weights
+        else:
+            self.timing.accumulated_s = 0.0  # The parts went with the batch.
         self.notify()
 
     def push_finished(self) -> None:
@@ -573,11 +553,10 @@ class RolloutScheduler:
             previous_version=self.previous_version,
             rolling=tuple(self._rolling.values()),
             accepted=(*self._current_batch, *self._buffered),
-            retries=tuple(self._requeued_prompts),
-            replacements=tuple(self._replacement_prompts),
-            last_sequence_number=self._last_sequence_number,
+            queue=tuple(self.queue.waiting),
+            last_sequence_number=self.queue.last_place,
             outcomes=tuple(self._outcomes),
-            prompts_json=json.dumps(self.prompts.state()),
+            prompts_json=json.dumps(self.queue.stream.state()),
             method_json=json.dumps(self.method.state()),
             ledger_mark=self.ledger.mark(),
         )
@@ -592,18 +571,16 @@ class RolloutScheduler:
         """
         self.version = snapshot.version
         self.previous_version = snapshot.previous_version
-        self.prompts.restore(json.loads(snapshot.prompts_json))
+        self.queue.stream.restore(json.loads(snapshot.prompts_json))
+        self.queue.restore(snapshot.queue, snapshot.last_sequence_number)
         self.method.restore(json.loads(snapshot.method_json))
-        self._last_sequence_number = snapshot.last_sequence_number
         self._outcomes = list(snapshot.outcomes)
-        self._requeued_prompts = list(snapshot.retries)
-        self._replacement_prompts = deque(snapshot.replacements)
-        accepted_keys = [group.key for group, _ in snapshot.accepted]
-        self.ledger.rolled_back(snapshot.ledger_mark, [group.key for group in snapshot.rolling] + accepted_keys)
+        open_groups = [*snapshot.rolling, *(group for group, _ in snapshot.accepted)]
+        self.ledger.rolled_back(snapshot.ledger_mark, [group.key for group in open_groups])
+        self.dispatched = len(open_groups)
         for group in snapshot.rolling:
-            self._queue_again(group, "resume", counts_as_retry=False)
+            self._requeue(group, "resume", counts_as_retry=False)
         self._buffered = sorted(snapshot.accepted, key=_training_order)
-        self.dispatched = len(snapshot.accepted)
 
     def start_over(self) -> None:
         """Begin a run that has a ledger but no checkpoint: whatever the ledger says never happened."""
@@ -627,7 +604,7 @@ class RolloutScheduler:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the step's row: what the depth controller and the prompt stream have learned."""
-        return self.depth.metrics() | self.prompts.facts()
+        return self.depth.metrics() | self.queue.stream.facts()
 
     # --- waiting
 
@@ -646,8 +623,10 @@ class RolloutScheduler:
 
     def _waits_for_gate(self) -> bool:
         """Return True if the buffered groups fill the batch, and only the gate keeps the learner from training it."""
-        ready = not self.batch_closed and self._startup_fill_reached() and len(self._buffered) >= self.places_left
-        return ready and not self.gate_is_open()
+        return not self.batch_closed and self._batch_can_be_full() and not self.gate_is_open()
+
+    def _batch_can_be_full(self) -> bool:
+        return self._startup_fill_reached() and len(self._buffered) >= self.places_left
 
     def _startup_fill_reached(self) -> bool:
         """Return True once pipeline.fill_batches batches of accepted groups were there, or the first step was made.
@@ -660,9 +639,6 @@ class RolloutScheduler:
         batches = min(fill_batches, math.ceil(self._settings.train.max_steps / self.rule.updates_per_batch))
         return len(self._buffered) + len(self._current_batch) >= batches * self.rule.batch_groups
 
-    def _has_prompt(self) -> bool:
-        return bool(self._requeued_prompts or self._replacement_prompts) or self.prompts.more()
-
     def _max_rolling(self) -> float:
         return self._settings.rollout.vllm_generate_batch_size or math.inf
 
@@ -670,18 +646,6 @@ class RolloutScheduler:
         """Return how many groups the remaining steps can use."""
         remaining_batches = self.rule.batches_between(self.version, self._settings.train.max_steps)
         return remaining_batches * self.rule.batch_groups
-
-    def _next_prompt(self) -> QueuedPrompt:
-        """Take the prompt that is dispatched next out of its queue."""
-        if self._requeued_prompts:
-            return self._requeued_prompts.pop(0)
-        if self._replacement_prompts:
-            return self._replacement_prompts.popleft()
-        following = self.prompts.next()
-        if following is None:
-            raise PipelineError("dispatch() was called without a prompt. This is a bug in the loop.")
-        epoch, prompt = following
-        return QueuedPrompt(epoch, prompt)
 
     def _move_to_batch(self, numbers: Collection[int]) -> list[BatchItem]:
         """Move buffered groups, named by sequence number, to the current batch, and return them.
@@ -711,53 +675,28 @@ class RolloutScheduler:
         self._buffered = [accepted for accepted in self._buffered if accepted.group.sequence_number not in wanted]
         return removed
 
-    def _batch_failed(self, batch: Iterable[AcceptedGroup], reason: str) -> None:
-        """End a batch whose step changed nothing. The version stays."""
-        self.timing.batch_failed()
-        for group, item in batch:
-            self._end(group, GroupState.FAILED, item.meta, reason)
-            self._on_dropped(GroupState.FAILED, item.meta, reason)
-        self.notify()
+    def _end(self, group: InFlightGroup, state: GroupState, meta: GroupMeta | None, **details: Any) -> GroupState:
+        """End a group that does not come back, and remember its outcome for the prompt stream.
 
-    def _end(self, group: InFlightGroup, state: GroupState, meta: GroupMeta | None, reason: str) -> GroupState:
-        """End a group that is not trained and does not come back."""
-        self._record_outcome(group, meta)
-        self.ledger.ended(state, group.key, reason=reason)
-        self.ended[state] += 1
-        return state
-
-    def _record_outcome(self, group: InFlightGroup, meta: GroupMeta | None) -> None:
-        """Remember for the prompt stream that a group ended for good. A group without metadata has no samples."""
+        Args:
+            group: The group.
+            state: How it ended.
+            meta: Its metadata; None if it failed. Then it has no samples.
+            details: What the ledger's line says besides: the step or the reason.
+        """
+        self.ledger.ended(state, group.key, **details)
         correct = [] if meta is None else meta.correct
         outcome = PromptOutcome(group.key.prompt, sum(correct), len(correct))
         self._outcomes.append((group.sequence_number, outcome))
-
-    def _report_outcomes(self) -> None:
-        """Report the outcomes since the last batch to the prompt stream.
-
-        In dispatch order and only at a step boundary: with a staleness of 0 the curriculum must not depend on which
-        group ended first.
-        """
-        outcomes = [outcome for _, outcome in sorted(self._outcomes)]
-        self._outcomes = []
-        self.prompts.learned(outcomes)
+        self.ended[state] += 1
+        return state
 
     def _requeue(self, group: InFlightGroup, reason: str, *, counts_as_retry: bool) -> GroupState:
         """End this attempt and dispatch its prompt again, at its place in line."""
-        self._queue_again(group, reason, counts_as_retry=counts_as_retry)
+        self.ledger.ended(GroupState.REQUEUED, group.key, reason=reason)
+        self.queue.add_again(group, counts_as_retry=counts_as_retry)
         self.ended[GroupState.REQUEUED] += 1
         return GroupState.REQUEUED
-
-    def _queue_again(self, group: InFlightGroup, reason: str, *, counts_as_retry: bool) -> None:
-        self.ledger.ended(GroupState.REQUEUED, group.key, reason=reason)
-        requeued = QueuedPrompt(
-            group.key.epoch,
-            group.key.prompt,
-            group.sequence_number,
-            group.retries + counts_as_retry,
-            group.replacements,
-        )
-        bisect.insort(self._requeued_prompts, requeued, key=_sequence_number)
 
     def _requeue_buffered(self, numbers: Collection[int], reason: str) -> None:
         """Drop accepted groups; their prompts keep their place in line, and the attempt does not count as a retry."""
@@ -767,26 +706,9 @@ class RolloutScheduler:
             self._on_dropped(state, item.meta, reason)
         self.notify()
 
-    def _queue_replacement(self, group: InFlightGroup) -> None:
-        """Draw another prompt of the same environment in place of a filtered group, so that shares hold in batches."""
-        if group.replacements >= MAX_REPLACEMENTS or not self.prompts.more():
-            return
-        another = self.prompts.in_place_of(group.key.prompt)
-        self._last_replacement_offered = another is not None
-        if another is not None:
-            epoch, prompt = another
-            self._replacement_prompts.append(QueuedPrompt(epoch, prompt, replacements=group.replacements + 1))
-
 
 def _training_order(accepted: AcceptedGroup) -> tuple[int, int]:
     return accepted.group.training_order
-
-
-def _sequence_number(prompt: QueuedPrompt) -> int:
-    """Return the sequence number of a requeued prompt, which always has one."""
-    if prompt.sequence_number is None:
-        raise PipelineError(f"The requeued prompt {prompt.epoch}/{prompt.prompt} has no place in line.")
-    return prompt.sequence_number
 
 
 def _counts(ended: Counter[GroupState]) -> str:

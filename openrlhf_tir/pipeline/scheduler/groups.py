@@ -59,14 +59,14 @@ class QueuedPrompt:
     Attributes:
         epoch: The epoch of the prompt.
         prompt: Index of the prompt in the data set.
-        sequence_number: The place in line to keep; None for a replacement, which gets a new one.
+        sequence_number: Its place in line.
         retries: Earlier attempts that count towards MAX_RETRIES.
         replacements: As in `InFlightGroup`.
     """
 
     epoch: int
     prompt: int
-    sequence_number: int | None = None
+    sequence_number: int
     retries: int = 0
     replacements: int = 0
 
@@ -96,9 +96,8 @@ class SchedulerSnapshot:
         previous_version: The version before the latest batch. A resume finds with it which export was due.
         rolling: Groups that were on engines.
         accepted: The current batch, then the buffered groups: copies of their metadata, and payload references.
-        retries: The requeued prompts, by sequence number.
-        replacements: Prompts to dispatch in place of filtered groups, first queued first.
-        last_sequence_number: The number that the latest new prompt got.
+        queue: Prompts to dispatch before new ones, by sequence number.
+        last_sequence_number: The number that was given last.
         outcomes: Groups that ended since the last trained batch, with their sequence numbers.
         prompts_json: State of the prompt stream as JSON text: the stream's own state holds live tables.
         method_json: Counters and other state of the method as JSON text, for the same reason.
@@ -109,8 +108,7 @@ class SchedulerSnapshot:
     previous_version: int
     rolling: tuple[InFlightGroup, ...]
     accepted: tuple[AcceptedGroup, ...]
-    retries: tuple[QueuedPrompt, ...]
-    replacements: tuple[QueuedPrompt, ...]
+    queue: tuple[QueuedPrompt, ...]
     last_sequence_number: int
     outcomes: tuple[tuple[int, PromptOutcome], ...]
     prompts_json: str

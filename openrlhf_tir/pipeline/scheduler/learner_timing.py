@@ -37,10 +37,6 @@ class LearnerTiming:
         """Record that the learner spent `seconds` on a part of the current batch."""
         self.accumulated_s += seconds
 
-    def batch_failed(self) -> None:
-        """Forget the parts of a batch whose step changed nothing."""
-        self.accumulated_s = 0.0
-
     def step_finished(self, seconds: float) -> float:
         """Record that a step and its push took `seconds`; return the whole work on the batch in seconds."""
         work_s = self.accumulated_s + seconds

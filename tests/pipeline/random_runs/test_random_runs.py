@@ -68,14 +68,15 @@ def test_whatever_happens_a_run_ends_and_every_prompt_ends_once_ten_thousand_tim
 @pytest.mark.slow
 def test_a_broken_loop_is_found_and_its_events_shrink_to_the_one_that_matters(tmp_path, monkeypatch):
     """A resume that forgets what rolled: of nine events the crash remains."""
-    queue_again = RolloutScheduler._queue_again
+    requeue = RolloutScheduler._requeue
 
     def forgetful(self, group, reason, *, counts_as_retry):
-        queue_again(self, group, reason, counts_as_retry=counts_as_retry)
+        state = requeue(self, group, reason, counts_as_retry=counts_as_retry)
         if reason == "resume":
-            self._requeued_prompts.pop()
+            self.queue.waiting.pop()
+        return state
 
-    monkeypatch.setattr(RolloutScheduler, "_queue_again", forgetful)
+    monkeypatch.setattr(RolloutScheduler, "_requeue", forgetful)
     kinds = ["kill", "refuse", "evaluation_fail", "hang", "crash", "env_hang", "no_start", "learner_nan", "disk_full"]
     events = tuple(Event(0, 4.0 + i, 0, kind, 1) for i, kind in enumerate(kinds))
     s = replace(scenario(10), mode="pipeline", S=2, push_every=1, save_steps=1, max_steps=1000, events=events)

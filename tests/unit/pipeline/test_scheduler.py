@@ -263,6 +263,20 @@ def test_a_snapshot_is_the_same_after_it_was_stored_and_read(tmp_path):
     assert stored_and_read(snapshot, tmp_path) == snapshot
 
 
+def test_replacements_of_an_older_checkpoint_come_after_the_repeated_attempts_and_before_new_prompts(tmp_path):
+    """It holds them apart, and they get their place in line when they are read."""
+    scheduler = scheduler_in(tmp_path)
+    group, _ = scheduler.dispatch(now=0.0)
+    scheduler.finish_group(group, None, failure="env_error")
+    snapshot = scheduler.snapshot()
+    facts = scheduler_state.to_facts(snapshot, settings_in(tmp_path))
+    facts["replacements"] = [{"epoch": 0, "prompt": 7, "sequence_number": None, "retries": 0, "replacements": 1}]
+    resumed = scheduler_in(tmp_path)
+    resumed.restore(scheduler_state.from_facts(facts, snapshot.version, ()))
+    groups = [resumed.dispatch(now=0.0)[0] for _ in range(3)]
+    assert [(g.key.prompt, g.sequence_number) for g in groups] == [(0, 1), (7, 2), (1, 3)]
+
+
 def test_a_batch_whose_gradient_is_not_finite_fails_and_the_version_stays(tmp_path):
     scheduler = scheduler_in(tmp_path)
     roll(scheduler, 2)
@@ -296,8 +310,7 @@ def test_a_snapshot_does_not_change_when_the_run_goes_on(tmp_path):
     """Counters, lengths, outcomes, retries, the prompts' position, metadata: everything moves on after the snapshot."""
     stream = PromptStream(12, 0, lanes=[PromptLane(range(8), "a", 2.0), PromptLane(range(8, 12), "b", 1.0)])
     stream.task = lambda prompt: Task(f"p{prompt}", "0", "a")
-    scheduler = scheduler_in(tmp_path)
-    scheduler.prompts = stream
+    scheduler = RolloutScheduler(settings_in(tmp_path), stream, Ledger(tmp_path / "ledger.jsonl"))
     roll(scheduler, 3)
     scheduler.method.counters.run["groups"] = 1.0
     scheduler.method._lengths["0/0/0"] = [(5, 1.0)]
