@@ -160,22 +160,25 @@ class Observer:
             name: A key of METRICS.
             version: The learner's version, for the name of the span.
         """
-        outer_phase = self.current_phase
-        outer_started_at = self.phase_started_at
+        outer = (self.current_phase, self.phase_started_at)
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
         self.current_phase = name
-        self.phase_started_at = asyncio.get_running_loop().time()
+        self.phase_started_at = started_at
         self.on_phase()
-        # The timeline joins the spans of several processes, so they are in seconds since the epoch.
-        start = time.time()
         try:
             yield
         finally:
+            self.current_phase, self.phase_started_at = outer
+            self.phase_ended(name, version, loop.time() - started_at)
+
+    def phase_ended(self, name: str, version: int, seconds: float) -> None:
+        """Count the seconds of a phase, and add its span. Arguments as in `phase`."""
+        self._since_step.seconds[METRICS[name]] += seconds
+        if name in TRACKS:
+            # The timeline joins the spans of several processes, so they are in seconds since the epoch.
             end = time.time()
-            self.current_phase = outer_phase
-            self.phase_started_at = outer_started_at
-            self._since_step.seconds[METRICS[name]] += end - start
-            if name in TRACKS:
-                self.trace.add(TRACKS[name], f"{name} {version}", start, end)
+            self.trace.add(TRACKS[name], f"{name} {version}", end - seconds, end)
 
     @contextmanager
     def evaluating(self, version: int) -> Iterator[None]:

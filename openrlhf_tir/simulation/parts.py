@@ -6,8 +6,8 @@ import asyncio
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -214,20 +214,9 @@ class StepRecorder(Observer):
         self.probe: Callable[[], Mapping[str, float]] = dict
         """Returns more metrics for every step, such as the engines' counters."""
 
-    @contextmanager
-    def phase(self, name: str, version: int) -> Iterator[None]:
+    def phase_ended(self, name: str, version: int, seconds: float) -> None:
         """See Observer."""
-        loop = asyncio.get_running_loop()
-        outer = self.current_phase
-        self.current_phase = name
-        self.phase_started_at = loop.time()
-        self.on_phase()
-        start = loop.time()
-        try:
-            yield
-        finally:
-            self.current_phase = outer
-            self.spent[name] += loop.time() - start
+        self.spent[name] += seconds
 
     def group_finished(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
         """Count the group by its end, with the reason of a failure behind a slash."""
