@@ -40,7 +40,7 @@ class Engine(Protocol):
     """Samples token ids after prompt token ids.
 
     Implemented by engines/vllm_engine.py, engines/torch_engine.py (deterministic, for tests) and
-    simulation/emulated_engine.py (sleeps as long as a cluster would take).
+    benchmarks/emulated_engine.py (sleeps as long as a cluster would take).
     """
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:

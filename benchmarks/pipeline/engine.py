@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.emulated_engine import ScaledClock
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.simulation import engine_model
-from openrlhf_tir.simulation.engine_model import EngineModel, ScaledClock
+from openrlhf_tir.simulation.engine_model import EngineModel
 from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Completion, GroupKey, Sampling
 

@@ -19,11 +19,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.emulated_engine import EmulatedEngine
 from openrlhf_tir.cluster.collector import freeze_what_is_loaded
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.ports import Codec
 from openrlhf_tir.rollout.environment_client.client import EnvClient
-from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, EngineSpec, Lognormal, Workload
 from openrlhf_tir.telemetry.histogram import histogram, mean, quantile
 from openrlhf_tir.types import GroupKey, Sampling

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Self
 
+from benchmarks.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.config import Config
 from openrlhf_tir.ports import Codec, Engine
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rollout.group_runner import Envs, GroupRunner
 from openrlhf_tir.rollout.request_queue import RequestQueue
-from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Task, Verdict
 

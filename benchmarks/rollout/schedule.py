@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks.emulated_engine import EmulatedEngine
 from openrlhf_tir.ports import Codec, EnvSession
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.rollout.group_runner import Envs
-from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
 from openrlhf_tir.simulation.virtual_loop import run as run_virtual
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import GroupKey, Sampling

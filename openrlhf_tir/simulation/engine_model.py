@@ -42,29 +42,13 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Time of the model in seconds. An asyncio event loop is a clock; ScaledClock makes it slower or faster."""
+    """Time of the model in seconds. An asyncio event loop is a clock."""
 
     def time(self) -> float:
         """Return the time in seconds."""
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Call `callback` with `args` at the time `when`."""
-
-
-class ScaledClock:
-    """A clock whose seconds last `scale` seconds of another clock."""
-
-    def __init__(self, loop: Clock, scale: float) -> None:
-        self.loop = loop
-        self.scale = scale
-
-    def time(self) -> float:
-        """See Clock."""
-        return self.loop.time() / self.scale
-
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """See Clock."""
-        return self.loop.call_at(when * self.scale, callback, *args)
 
 
 class Sequence:

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from openrlhf_tir.simulation.engine_model import EngineModel, ScaledClock
+from benchmarks.emulated_engine import ScaledClock
+from openrlhf_tir.simulation.engine_model import EngineModel
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.simulation.workload import EngineSpec
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from benchmarks.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.errors import EngineError
-from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.simulation.workload import EngineSpec
 from openrlhf_tir.types import Sampling

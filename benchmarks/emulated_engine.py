@@ -11,16 +11,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import EngineError
-from ..types import Completion, Sampling
-from .engine_model import EngineModel, ScaledClock
-from .workload import EngineSpec
+from openrlhf_tir.errors import EngineError
+from openrlhf_tir.simulation.engine_model import Clock, EngineModel, Timer
+from openrlhf_tir.simulation.workload import EngineSpec
+from openrlhf_tir.types import Completion, Sampling
 
 TOKEN = 1
+
+
+class ScaledClock:
+    """A clock whose seconds last `scale` seconds of another clock."""
+
+    def __init__(self, loop: Clock, scale: float) -> None:
+        self.loop = loop
+        self.scale = scale
+
+    def time(self) -> float:
+        """See Clock."""
+        return self.loop.time() / self.scale
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """See Clock."""
+        return self.loop.call_at(when * self.scale, callback, *args)
 
 
 class Written(NamedTuple):
