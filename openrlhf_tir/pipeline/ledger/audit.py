@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from ...telemetry.jsonl import whole_lines
 from ...types import TERMINAL, GroupKey
@@ -30,11 +30,11 @@ PROMPT_BITS = 40
 """Bits of a packed prompt that hold the index; the epoch is in the bits above."""
 
 
-class PromptList(Sequence[Prompt]):
+class PromptList:
     """A list of prompts that takes eight bytes for each."""
 
-    def __init__(self) -> None:
-        self._packed = array("q")
+    def __init__(self, packed: Iterable[int] = ()) -> None:
+        self._packed = array("q", packed)
 
     def add(self, prompt: Prompt) -> None:
         """Append a prompt."""
@@ -43,27 +43,16 @@ class PromptList(Sequence[Prompt]):
 
     def first(self, count: int) -> PromptList:
         """Return a new list of the first `count` prompts."""
-        result = PromptList()
-        result._packed = self._packed[:count]
-        return result
+        return PromptList(self._packed[:count])
 
     def __len__(self) -> int:
         return len(self._packed)
-
-    @overload
-    def __getitem__(self, index: int) -> Prompt: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Prompt]: ...
-    def __getitem__(self, index: int | slice) -> Prompt | list[Prompt]:
-        if isinstance(index, slice):
-            return list(map(_unpack, self._packed[index]))
-        return _unpack(self._packed[index])
 
     def __iter__(self) -> Iterator[Prompt]:
         return map(_unpack, self._packed)
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+        return isinstance(other, PromptList | list) and list(self) == list(other)
 
     def __repr__(self) -> str:
         return repr(list(self))
