@@ -54,6 +54,8 @@ BEST = "best.json"
 NAME = re.compile(r"step_\d{6,}a?")
 EXPORT = re.compile(rf"step_\d{{6,}}_hf({OF_AVERAGE}|{OF_CRITIC})?")
 TEMPORARY_PATTERNS = (".step_*.tmp", *(Path(name).with_suffix(".tmp").name for name in (LATEST, BEST)))
+NO_BEST: tuple[None, float] = (None, -math.inf)
+"""Name and score where no checkpoint was evaluated."""
 GROWTH = 1.05
 """Room is checked for a checkpoint that is larger than the last one by this factor, as more groups may be buffered."""
 SETTLE_S = 5.0
@@ -216,12 +218,8 @@ class Checkpoints:
         best, best_score = self.best()
         if best and best > final.name:
             best = None
-        record = (final.name, score) if score is not None else (best, best_score)
-        state = {
-            **state,
-            "facts": self.facts,
-            "best": {"checkpoint": record[0], "score": record[1]} if record[0] else None,
-        }
+        record = _record(final.name, score) if score is not None else _record(best, best_score)
+        state = {**state, "facts": self.facts, "best": record}
         (tmp / STATE).write_text(json.dumps(state))
         stored.write(tmp, buffered)
         run = state["ledger"]["run"] if state.get("ledger") else None
@@ -240,13 +238,15 @@ class Checkpoints:
         try:
             flush(self.directory)
             if score is not None:
-                _replace(self.directory / BEST, json.dumps(state["best"]))
+                self._set_best(final.name, score)
             _replace(self.directory / LATEST, final.name)
         except OSError:
             if self.latest_name() != final.name:
                 shutil.rmtree(final, ignore_errors=True)
                 if score is not None:
-                    self._restore_best(best, best_score)
+                    # If the disk refuses this too, `export_best` reports that the best one is missing.
+                    with suppress(OSError):
+                        self._set_best(best, best_score)
             raise
         try:
             self._clean(final)
@@ -257,17 +257,6 @@ class Checkpoints:
                 e,
             )
         return final
-
-    def _restore_best(self, name: str | None, score: float) -> None:
-        """Let `best.json` name the previous best again, because the one that it names is gone.
-
-        If the disk refuses this too, `export_best` reports that the best one is missing.
-        """
-        with suppress(OSError):
-            if name:
-                _replace(self.directory / BEST, json.dumps({"checkpoint": name, "score": score}))
-            else:
-                _remove(self.directory / BEST)
 
     def _clean(self, final: Path) -> None:
         """Remove checkpoints that are not kept any more.
@@ -289,15 +278,12 @@ class Checkpoints:
     # ---- the best ----
 
     def best(self) -> tuple[str | None, float]:
-        """Return name and score of the best checkpoint; (None, -inf) if none was evaluated."""
-        return self._best() or (None, float("-inf"))
-
-    def _best(self) -> tuple[str, float] | None:
+        """Return name and score of the best checkpoint; NO_BEST if none was evaluated."""
         try:
             row = json.loads((self.directory / BEST).read_text())
             name, score = row["checkpoint"], float(row["score"])
         except FileNotFoundError:
-            return None
+            return NO_BEST
         except (OSError, ValueError, KeyError, TypeError) as e:
             log.warning(
                 "%s cannot be read (%s: %s): no checkpoint counts as the best.",
@@ -305,8 +291,15 @@ class Checkpoints:
                 type(e).__name__,
                 e,
             )
-            return None
-        return (name, score) if isinstance(name, str) and NAME.fullmatch(name) and math.isfinite(score) else None
+            return NO_BEST
+        return (name, score) if isinstance(name, str) and NAME.fullmatch(name) and math.isfinite(score) else NO_BEST
+
+    def _set_best(self, name: str | None, score: float) -> None:
+        """Let `best.json` name a checkpoint, or remove it if there is no best one."""
+        if name:
+            _replace(self.directory / BEST, json.dumps(_record(name, score)))
+        else:
+            _remove(self.directory / BEST)
 
     async def export_best(
         self, learner: Learner, directory: Path, complete: Callable[[Path], object] = lambda directory: None
@@ -466,16 +459,14 @@ class Checkpoints:
                 f" {', '.join(later)} will be removed with the next checkpoint"
             )
         record = self.state(path)["best"]
-        best = (record["checkpoint"], record["score"]) if record else None
-        if best and not (self.directory / best[0]).is_dir():
-            messages.append(f"the best checkpoint so far, {best[0]}, is gone: the best counts from here on")
-            best = None
-        if self._best() != best or (best is None and os.path.lexists(self.directory / BEST)):
-            _remove(self.directory / BEST)
-            if best:
-                _replace(self.directory / BEST, json.dumps({"checkpoint": best[0], "score": best[1]}))
+        best, score = (record["checkpoint"], record["score"]) if record else NO_BEST
+        if best and not (self.directory / best).is_dir():
+            messages.append(f"the best checkpoint so far, {best}, is gone: the best counts from here on")
+            best, score = NO_BEST
+        if self.best() != (best, score) or (best is None and os.path.lexists(self.directory / BEST)):
+            self._set_best(best, score)
             messages.append(
-                f"{BEST} was not that of {path.name}; it {f'names {best[0]} again' if best else 'was removed'}"
+                f"{BEST} was not that of {path.name}; it {f'names {best} again' if best else 'was removed'}"
             )
         self._bytes = max(self._bytes, manifest.size(path))
         return messages
@@ -539,6 +530,11 @@ class Checkpoints:
         """
         self._verified(path.name)
         return self.state(path), stored.read(path)
+
+
+def _record(name: str | None, score: float) -> dict[str, Any] | None:
+    """Return what `best.json`, and a checkpoint's state, say of the best checkpoint."""
+    return {"checkpoint": name, "score": score} if name else None
 
 
 def _remove(path: Path) -> None:
