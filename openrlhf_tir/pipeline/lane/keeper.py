@@ -14,7 +14,7 @@ from ...waiting.background import background
 from ..scheduler import RolloutScheduler
 from .lengths import Lengths
 from .pace import left_s
-from .policy import LanePolicy, Response
+from .policy import LanePolicy, UnderWay
 from .sizing import Cluster, Size, best_size
 from .speeds import Speeds
 
@@ -25,29 +25,6 @@ MIN_ENDED = 64
 SETTLED = 1.25
 """A lane with more sequences than this multiple of its places is still being emptied: its speed is not that of a
 lane."""
-
-
-class UnderWay(Protocol):
-    """A response that is under way, on an engine or with a tool.
-
-    Attributes:
-        group: Key of its group.
-        sample: Its number in the group.
-        engine: Name of the engine that writes it.
-        tokens: Model tokens so far.
-        moves: How often it was moved.
-    """
-
-    @property
-    def group(self) -> GroupKey: ...
-    @property
-    def sample(self) -> int: ...
-    @property
-    def engine(self) -> str: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def moves(self) -> int: ...
 
 
 class MovingRollout(Protocol):
@@ -98,14 +75,12 @@ async def fast_lane(
     if cfg.pipeline.fast_lane == "off":
         yield
         return
-    fixed = cfg.pipeline.fast_lane
     keeper = LaneKeeper(
+        cfg,
         scheduler,
         rollout,
         longest=longest or cfg.rollout.max_new_tokens,
         slots=slots or cfg.vllm.max_num_seqs,
-        responses=cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt,
-        fixed=None if fixed == "auto" else fixed,
         tick_s=tick_s,
     )
     try:
@@ -120,31 +95,23 @@ class LaneKeeper:
 
     def __init__(
         self,
+        cfg: Config,
         scheduler: RolloutScheduler,
         rollout: MovingRollout,
         *,
         longest: int,
         slots: int,
-        responses: int,
-        fixed: int | None = None,
-        tick_s: float = TICK_S,
+        tick_s: float,
     ) -> None:
-        """Create a keeper.
-
-        Args:
-            scheduler: The run's scheduler.
-            rollout: Moves responses between engines.
-            longest: Model tokens of a response at most.
-            slots: Sequences of a full engine.
-            responses: Responses of a batch.
-            fixed: Number of lanes; None for as many as pay off.
-            tick_s: Seconds between two looks.
-        """
+        """Create a keeper. Arguments as in `fast_lane`."""
         self.scheduler = scheduler
         self.rollout = rollout
         self.slots = slots
-        self.responses = responses
-        self.fixed = fixed
+        self.responses = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt
+        """Responses of a batch."""
+        lanes = cfg.pipeline.fast_lane
+        self.fixed = lanes if isinstance(lanes, int) else None
+        """Number of lanes; None for as many as pay off."""
         self.tick_s = tick_s
         self.lengths = Lengths(longest)
         self.speeds = Speeds(slots)
@@ -192,19 +159,13 @@ class LaneKeeper:
         base_s, per_sequence_s = self.speeds.line()
         lane_token_s = base_s + per_sequence_s * self.policy.places
         due_versions = {group.key: self.scheduler.rule.due_version(group) for group in self.scheduler.rolling.values()}
-        by_key = {(response.group, response.sample): response for response in live if response.group in due_versions}
         waiting = [
-            Response(
-                key,
-                response.engine,
-                response.tokens,
-                left_s(self.scheduler, due_versions[response.group], self.size.period_s, now),
-                response.moves,
-            )
-            for key, response in by_key.items()
+            (response, left_s(self.scheduler, due_versions[response.group], self.size.period_s, now))
+            for response in live
+            if response.group in due_versions
         ]
-        for key, engine in self.policy.moves(waiting, self._longest, lane_token_s):
-            await self.rollout.move(by_key[key], engine)
+        for response, engine in self.policy.moves(waiting, self._longest, lane_token_s):
+            await self.rollout.move(response, engine)
 
     def _resize(self, live: Sequence[UnderWay], load: Counter[str], step_s: float) -> None:
         """Choose the number of lanes for the coming steps."""

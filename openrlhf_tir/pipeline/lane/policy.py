@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 from ...types import GroupKey
 from .sizing import Size
@@ -22,23 +22,27 @@ PATIENCE = 3
 a lane again."""
 
 
-@dataclass(slots=True)
-class Response:
-    """A response that is under way.
+class UnderWay(Protocol):
+    """A response that is under way, on an engine or with a tool.
 
     Attributes:
-        key: Its group and its number in the group.
+        group: Key of its group.
+        sample: Its number in the group.
         engine: Name of the engine that writes it.
         tokens: Model tokens so far.
-        left_s: Seconds until the gate asks for its group.
         moves: How often it was moved.
     """
 
-    key: tuple[GroupKey, int]
-    engine: str
-    tokens: int
-    left_s: float
-    moves: int = 0
+    @property
+    def group(self) -> GroupKey: ...
+    @property
+    def sample(self) -> int: ...
+    @property
+    def engine(self) -> str: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def moves(self) -> int: ...
 
 
 class LanePolicy:
@@ -77,30 +81,28 @@ class LanePolicy:
             self.lanes.remove(max(self.lanes))
 
     def moves(
-        self, responses: Sequence[Response], longest: float, lane_token_s: float
-    ) -> list[tuple[tuple[GroupKey, int], str]]:
+        self, responses: Sequence[tuple[UnderWay, float]], longest: float, lane_token_s: float
+    ) -> list[tuple[UnderWay, str]]:
         """Return which responses move to which lane, the one with the least slack first.
 
         Args:
-            responses: The responses under way.
+            responses: The responses under way, each with the seconds until the gate asks for its group.
             longest: Tokens that a response is planned for.
             lane_token_s: Seconds per token on a lane.
         """
-        load = Counter(r.engine for r in responses)
-        room = {e: self.places - load[e] for e in sorted(self.lanes)}
-        late = [
-            (r.left_s - (longest - r.tokens) * lane_token_s, i)
-            for i, r in enumerate(responses)
-            if r.engine not in self.lanes
-            and r.moves < MAX_MOVES
-            and r.left_s <= (longest - r.tokens) * lane_token_s
-            and r.tokens < longest
-        ]
-        decided: list[tuple[tuple[GroupKey, int], str]] = []
+        late: list[tuple[float, int]] = []
+        for i, (response, left_s) in enumerate(responses):
+            rest_s = (longest - response.tokens) * lane_token_s
+            may_move = response.engine not in self.lanes and response.moves < MAX_MOVES and response.tokens < longest
+            if may_move and left_s <= rest_s:
+                late.append((left_s - rest_s, i))
+        load = Counter(response.engine for response, _ in responses)
+        room = {lane: self.places - load[lane] for lane in sorted(self.lanes)}
+        decided: list[tuple[UnderWay, str]] = []
         for _, i in sorted(late):
             lane = max(room, key=lambda e: room[e], default=None)
             if lane is None or room[lane] <= 0:
                 break
             room[lane] -= 1
-            decided.append((responses[i].key, lane))
+            decided.append((responses[i][0], lane))
         return decided

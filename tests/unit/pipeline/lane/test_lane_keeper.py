@@ -47,7 +47,8 @@ def state(**facts) -> SimpleNamespace:
 
 async def test_while_no_engine_is_up_there_is_nothing_to_divide():
     rollout = Engines()
-    keeper = LaneKeeper(state(), rollout, longest=1000, slots=64, responses=32)
+    cfg = Config.model_validate({"rollout": {"batch_size": 8, "n_samples_per_prompt": 4}})
+    keeper = LaneKeeper(cfg, state(), rollout, longest=1000, slots=64, tick_s=2.0)
     keeper.lengths.finished([10] * MIN_ENDED)
     keeper.speeds.record(lane=False, tokens=ENOUGH, seconds=100.0, sharers=32)
     await keeper.tick(0.0)

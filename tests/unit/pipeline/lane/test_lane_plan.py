@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.pipeline.lane.lengths import BINS, Lengths
-from openrlhf_tir.pipeline.lane.policy import LanePolicy, Response
+from openrlhf_tir.pipeline.lane.policy import LanePolicy
 from openrlhf_tir.pipeline.lane.sizing import Cluster, Size, best_size
 from openrlhf_tir.pipeline.lane.speeds import Speeds
+from openrlhf_tir.simulation.rollout import UnderWay
 from openrlhf_tir.types import GroupKey
 
 # --- lengths
@@ -107,12 +108,12 @@ def policy(lanes: int = 1, places: int = 2, **load: int) -> LanePolicy:
     return p
 
 
-def response(name: str, engine: str, tokens: int, left_s: float, moves: int = 0) -> Response:
-    return Response((GroupKey(0, ord(name), 0), 0), engine, tokens, left_s, moves)
+def response(name: str, engine: str, tokens: int, left_s: float, moves: int = 0) -> tuple[UnderWay, float]:
+    return UnderWay(GroupKey(0, ord(name), 0), 0, engine, tokens, moves, trajectory=None), left_s
 
 
 def names(moves) -> list[str]:
-    return [chr(group.prompt) for (group, _), _ in moves]
+    return [chr(response.group.prompt) for response, _ in moves]
 
 
 def test_the_emptiest_engines_become_lanes_and_one_stays_for_new_groups():
