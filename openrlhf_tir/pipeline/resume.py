@@ -71,9 +71,7 @@ class Saver:
         """
         self.settings = cfg
         self.writes = cfg.ckpt.max_num > 0
-        self.every = cfg.ckpt.save_steps
         self.exports = cfg.ckpt.save_hf
-        self.evaluates = cfg.eval.steps > 0
         self.complete = complete
         self.scheduler = scheduler
         self.learner = learner
@@ -102,7 +100,7 @@ class Saver:
 
     async def save_if_due(self) -> None:
         """Take the checkpoint and the export that are due at this version. Call it while no step is under way."""
-        due = self.scheduler.crossed(self.every)
+        due = self.scheduler.crossed(self.settings.ckpt.save_steps)
         # After a resume the checkpoint is there, and maybe not the export that was due with it.
         await self._checkpoint(due and self.last_committed_snapshot != self.scheduler.progress)
         if due and self.exports and not self.checkpoints.export_of(self.scheduler.version).exists():
@@ -280,7 +278,7 @@ class Saver:
         self.scheduler.restore(scheduler_state.from_facts(facts, version, accepted))
         self.last_committed_snapshot = self.last_snapshot = self.scheduler.progress
         self.exported = version
-        pending = bool(facts.get(EVALUATION_PENDING)) and self.evaluates
+        pending = bool(facts.get(EVALUATION_PENDING)) and self.settings.eval.steps > 0
         if pending:
             self.evaluator.pending.add(version)
         for _, item in accepted:

@@ -27,7 +27,7 @@ REJECTED = Verdict(False, "simulated")
 
 
 class UnderWay(NamedTuple):
-    """One response that has begun and not ended; see UnderWay in pipeline/lane/keeper.py."""
+    """One response that has begun and not ended; see UnderWay in pipeline/lane/policy.py."""
 
     group: GroupKey
     sample: int
@@ -41,7 +41,6 @@ class Actor:
     """A rollout actor with its engine."""
 
     def __init__(self, index: int, engine: EngineModel) -> None:
-        self.index = index
         self.engine = engine
         self.name = f"rollout-{index}"
         self.groups: set[_Group] = set()
@@ -331,7 +330,7 @@ class SimulatedRollout:
             failures={"timeout": group.failures} if group.failures else {},
             failed=failed,
             stats={"calls": float(self.workload.tool_calls), "truncated": 0.0},
-            actor=f"rollout-{group.actor.index}",
+            actor=group.actor.name,
             env="simulated",
             seconds=self.clock.time() - group.started,
         )
@@ -359,16 +358,16 @@ class SimulatedRollout:
     def die(self, actor: Actor) -> None:
         """Let an actor die. Its groups are lost, and it serves again after `join`."""
         self.alive.remove(actor)
-        self.router.leave(f"rollout-{actor.index}")
+        self.router.leave(actor.name)
         actor.engine.fail()
         for group in sorted(actor.groups, key=lambda group: group.key):
             if not group.future.done():
-                group.future.set_exception(EngineGone(f"Simulated death of rollout-{actor.index}."))
+                group.future.set_exception(EngineGone(f"Simulated death of {actor.name}."))
 
     def join(self, actor: Actor) -> None:
         """Let an actor take part in the rollout."""
         self.alive.append(actor)
-        self.router.join(f"rollout-{actor.index}", actor)
+        self.router.join(actor.name, actor)
 
     # --- the rest of the port
 
