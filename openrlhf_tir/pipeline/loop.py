@@ -287,7 +287,7 @@ class Pipeline:
             ):
                 start += await self.evaluator.wait_until_ended()  # Waiting for an evaluation is not the learner's work.
                 await self.push()
-            scheduler.record_step_duration(asyncio.get_running_loop().time() - start)
+            scheduler.timing.step_finished(asyncio.get_running_loop().time() - start)
             scheduler.check()
         finally:
             # A stop gives the push up. The step is done, is saved at this boundary, and gets its row of metrics.

@@ -8,6 +8,7 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.scheduler import AutoDepth, FixedDepth, depth_controller
+from openrlhf_tir.pipeline.scheduler.learner_timing import LearnerTiming
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, ages, ends_of, pipeline
@@ -81,7 +82,9 @@ def test_more_batches_than_can_be_under_way_are_refused(flags, fact):
 
 def test_zerotir_can_have_a_depth_that_grows_as_the_filters_drop_more():
     """Staleness 1 admits 2 batches of 128 groups. After 256 groups of which one in 16 was kept auto wants more."""
-    fixed, auto = (depth_controller(load("zerotir_7b", flags)) for flags in ({}, {"pipeline.depth": "auto"}))
+    fixed, auto = (
+        depth_controller(load("zerotir_7b", flags), LearnerTiming()) for flags in ({}, {"pipeline.depth": "auto"})
+    )
     assert isinstance(fixed, FixedDepth) and not fixed.wants_more(256, 0)
     assert isinstance(auto, AutoDepth)
     for group in range(256):

@@ -4,8 +4,7 @@
     produce        can_dispatch()             dispatch()                         -
     roll           must_finish_in_order()     run the group on an engine         group_judged(), finish_group()
     train          can_accumulate_part()      take_next_part(), gradients        part_accumulated()
-                   decide_batch()             take_batch(), learner step         step_started(), step_ended(),
-                                                                                 record_step_duration()
+                   decide_batch()             take_batch(), learner step         step_started(), step_ended()
     push           push_is_due()              drain if asked to, publish         push_finished()
     checkpoint     -                          write in the background            snapshot()
 
@@ -137,10 +136,10 @@ class RolloutScheduler:
         self.queue = PromptQueue(prompts)
         self.ledger = ledger
         self.rule = StalenessRule.from_config(settings)
-        self.depth = depth or depth_controller(settings)
+        self.timing = LearnerTiming()
+        self.depth = depth or depth_controller(settings, self.timing)
         self.early_accumulation = EarlyAccumulation.from_config(settings)
         self.method = MethodState(settings)
-        self.timing = LearnerTiming()
         self._on_finished = on_finished
         self._on_dropped = on_dropped
         self.on_judged: Callable[[GroupMeta], None] = lambda meta: None
@@ -465,15 +464,6 @@ class RolloutScheduler:
         """
         self.stepping = True
         self.timing.step_started(now)
-
-    def record_step_duration(self, seconds: float) -> None:
-        """Let the depth controller learn from the duration of a step. Call it after the push, if one is due.
-
-        Args:
-            seconds: Duration of the step and its weight push, without the parts that were accumulated before.
-        """
-        work_s = self.timing.step_finished(seconds)
-        self.depth.step_finished(work_s, self.timing.period_s)
 
     def step_ended(self, report: StepReport) -> None:
         """End the step and the current batch: TRAINED, or FAILED if no gradient of the step was finite.

@@ -44,7 +44,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from ...config import Config
-from .learner_timing import average
+from .learner_timing import LearnerTiming
 from .staleness import StalenessRule
 
 
@@ -96,9 +96,6 @@ class FixedDepth:
         return False
 
     def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:
-        pass
-
-    def step_finished(self, work_s: float, period_s: float | None) -> None:
         pass
 
     def metrics(self) -> dict[str, float]:
@@ -158,13 +155,15 @@ class AutoDepth:
     GATE_BATCHES = 2
     """Batches to have accepted or expected while the gate is shut: the one that waits, and the next one."""
 
-    def __init__(self, rule: StalenessRule, samples_per_group: int) -> None:
+    def __init__(self, rule: StalenessRule, samples_per_group: int, timing: LearnerTiming) -> None:
         """Create a controller that knows nothing yet and therefore counts every rolling group as accepted.
 
         Args:
             rule: The staleness rule of the run.
             samples_per_group: Sequences of one group.
+            timing: How long the learner's steps take, as far as it is known.
         """
+        self.timing = timing
         self._batch_groups = rule.batch_groups
         self._max_groups = rule.max_groups
         self._initial_demand = max(rule.max_groups, self.GATE_BATCHES * rule.batch_groups)
@@ -173,8 +172,6 @@ class AutoDepth:
         self._short = AcceptanceWindow(self.SHORT_WINDOW)
         self._long = AcceptanceWindow(max(self.LONG_WINDOW, 2 * rule.batch_groups))
         self._latency_s: float | None = None
-        self._work_s: float | None = None
-        self._period_s: float | None = None
         self._load = EngineLoad(sequences=0.0, max_sequences=math.inf, open_engines=0.0)
         self._rolling_at_report = 0
 
@@ -237,29 +234,20 @@ class AutoDepth:
             self._load = load
             self._rolling_at_report = rolling
 
-    def step_finished(self, work_s: float, period_s: float | None) -> None:
-        """Learn from a step.
-
-        Args:
-            work_s: Seconds of the learner's work on the batch and of the weight push.
-            period_s: Seconds between the starts of the last two steps; None before the second step.
-        """
-        self._work_s = average(self._work_s, work_s)
-        if period_s is not None:
-            self._period_s = average(self._period_s, period_s)
-
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the step's row: what was learned."""
         return {"acceptance": self.acceptance}
 
     def _demand(self) -> float:
         """Return how many accepted groups the learner has use for."""
-        if self._work_s is None or self._latency_s is None:
+        work_s = self.timing.work_s
+        period_s = self.timing.period_s
+        if work_s is None or self._latency_s is None:
             return self._initial_demand
-        learner_idles = self._period_s is not None and self._period_s * (1 - self.IDLE_SHARE) > self._work_s
+        learner_idles = period_s is not None and period_s * (1 - self.IDLE_SHARE) > work_s
         if learner_idles:
             return math.inf
-        return self._batch_groups * (1 + self._latency_s / self._work_s)
+        return self._batch_groups * (1 + self._latency_s / work_s)
 
     def _engines_are_full(self, rolling: int) -> bool:
         """Return True if the engines have as many sequences as they should get."""
@@ -275,9 +263,9 @@ DepthController = FixedDepth | AutoDepth
 """Says how many groups are useful at once."""
 
 
-def depth_controller(settings: Config) -> DepthController:
+def depth_controller(settings: Config, timing: LearnerTiming) -> DepthController:
     """Return the controller that pipeline.depth and pipeline.mode ask for (Config.depth_groups)."""
     depth = settings.depth_groups
     if isinstance(depth, int):
         return FixedDepth(depth)
-    return AutoDepth(StalenessRule.from_config(settings), settings.rollout.n_samples_per_prompt)
+    return AutoDepth(StalenessRule.from_config(settings), settings.rollout.n_samples_per_prompt, timing)

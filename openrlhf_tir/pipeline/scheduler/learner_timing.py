@@ -13,7 +13,7 @@ class LearnerTiming:
         step_s: Moving average of a step's duration including its weight push; None before the first. Parts that were
             accumulated before the step are not included.
         work_s: The same with the accumulated parts: all that a batch takes of the learner's time.
-        period_s: Seconds between the starts of the last two steps; None before the second step.
+        period_s: Moving average of the seconds between the starts of two steps; None before the second step.
         step_started_at: Time at which the latest step began, in event loop seconds.
         accumulated_s: Seconds that the learner has spent on parts of the current batch.
     """
@@ -23,6 +23,7 @@ class LearnerTiming:
     period_s: float | None = None
     step_started_at: float = 0.0
     accumulated_s: float = 0.0
+    _latest_period_s: float | None = None
 
     def step_started(self, now: float) -> None:
         """Record the start of a step.
@@ -30,22 +31,22 @@ class LearnerTiming:
         Args:
             now: Event loop time in seconds.
         """
-        self.period_s = None if self.step_s is None else now - self.step_started_at
+        self._latest_period_s = None if self.step_s is None else now - self.step_started_at
         self.step_started_at = now
 
     def part_accumulated(self, seconds: float) -> None:
         """Record that the learner spent `seconds` on a part of the current batch."""
         self.accumulated_s += seconds
 
-    def step_finished(self, seconds: float) -> float:
-        """Record that a step and its push took `seconds`; return the whole work on the batch in seconds."""
-        work_s = self.accumulated_s + seconds
+    def step_finished(self, seconds: float) -> None:
+        """Record that a step and its push took `seconds`, without the parts that were accumulated before."""
+        self.step_s = _average(self.step_s, seconds)
+        self.work_s = _average(self.work_s, self.accumulated_s + seconds)
         self.accumulated_s = 0.0
-        self.step_s = average(self.step_s, seconds)
-        self.work_s = average(self.work_s, work_s)
-        return work_s
+        if self._latest_period_s is not None:
+            self.period_s = _average(self.period_s, self._latest_period_s)
 
 
-def average(previous: float | None, value: float) -> float:
+def _average(previous: float | None, value: float) -> float:
     """Return the moving average with a gain of one half; the first value as it is."""
     return value if previous is None else 0.5 * (previous + value)

@@ -18,6 +18,7 @@ from openrlhf_tir.pipeline.evaluation import Evaluator
 from openrlhf_tir.pipeline.group_metrics import NOT_REWARD_PARTS, reward_parts
 from openrlhf_tir.pipeline.observer import METRICS, Observer
 from openrlhf_tir.pipeline.scheduler import AutoDepth, StalenessRule
+from openrlhf_tir.pipeline.scheduler.learner_timing import LearnerTiming
 from openrlhf_tir.pushes import PublishReport
 from openrlhf_tir.types import KEEP, GroupKey, StepReport, Verdict
 from tests.pipeline.fakes import group_of
@@ -92,7 +93,7 @@ def logged(monkeypatch) -> set[str]:
         tally.sums[SUMS.index(name)] = value
     tally.gated += 1.0
     assert set(MAXIMA) <= tally.metrics().keys()
-    depth = AutoDepth(StalenessRule(batch_groups=2), samples_per_group=2)
+    depth = AutoDepth(StalenessRule(batch_groups=2), 2, LearnerTiming())
     report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
     observer.step_finished(report, batch_groups=2, rolling=0, buffered=0, extra=depth.metrics())
     guess = EnvResult(accuracy=0.5, code_ratio=0.5, calls=1.0, samples=2, failed=0, pass_at={2: 0.5})

@@ -30,6 +30,7 @@ from openrlhf_tir.pipeline.ledger.ledger import Ledger, audit
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.rollout.group_runner import GroupRunner
+from openrlhf_tir.simulation.parts import EndlessPrompts
 from openrlhf_tir.types import BatchItem, GroupKey, StepReport, Task, TrainBatch
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.publisher import WeightPublisher
@@ -55,34 +56,12 @@ def config(model: Path, run_dir: Path) -> Config:
     )
 
 
-class Prompts:
-    """Endless toy problems, the i-th from seed i."""
-
-    def __init__(self) -> None:
-        self.at = 0
-
-    def next(self) -> tuple[int, int]:
-        self.at += 1
-        return 0, self.at - 1
-
-    def in_place_of(self, prompt: int) -> None:
-        return None
-
-    def more(self) -> bool:
-        return True
-
-    def learned(self, ended: object) -> None:
-        """The order is fixed: nothing is learned."""
-
-    def facts(self) -> dict[str, float]:
-        return {}
+class Prompts(EndlessPrompts):
+    """Toy problems, the i-th from seed i."""
 
     def task(self, prompt: int) -> Task:
         problem = draw(random.Random(prompt), "train")
         return Task(f"User: {problem.question}\nAssistant:", str(problem.answer), "unsteady")
-
-    def state(self) -> dict:
-        return {"at": self.at}
 
 
 class UnsteadyEnvs:

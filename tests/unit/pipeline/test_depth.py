@@ -22,6 +22,7 @@ from openrlhf_tir.pipeline.scheduler import (
     depth_controller,
 )
 from openrlhf_tir.pipeline.scheduler.depth import AcceptanceWindow, EngineLoad
+from openrlhf_tir.pipeline.scheduler.learner_timing import LearnerTiming
 from tests.pipeline.fakes import FakePrompts
 
 FREE = {
@@ -31,7 +32,7 @@ QUEUES = {**FREE, "waiting": 40.0}
 
 
 def auto(B: int = 4, n: int = 8) -> AutoDepth:
-    return AutoDepth(StalenessRule(batch_groups=B), samples_per_group=n)
+    return AutoDepth(StalenessRule(batch_groups=B), n, LearnerTiming())
 
 
 def learn(
@@ -116,7 +117,7 @@ def test_low_acceptance_lets_more_groups_roll_than_the_bound_and_full_acceptance
 
     def admitted(outcomes: list[bool]) -> int:
         depth = learn(auto(), outcomes)
-        depth.step_finished(1e-9, None)  # a learner that is never fed enough
+        depth.timing.step_finished(1e-9)  # a learner that is never fed enough
         rolling = dispatched_until_an_obstacle(tmp_path / f"{len(outcomes)}_{sum(outcomes)}", depth, max_staleness=2)
         assert depth.max_accepted(rolling) <= 12 < depth.max_accepted(rolling + 1) or rolling == 12
         return rolling
@@ -136,19 +137,21 @@ def test_a_rise_of_acceptance_is_believed_at_once_a_fall_only_when_both_windows_
 def test_demand_is_one_batch_and_what_the_learner_takes_while_a_group_rolls():
     """B = 4, groups of 10 s, steps of 5 s: 4 (1 + 2) = 12 accepted. All accepted: 11 held ask for more, 12 do not."""
     depth = learn(auto(), [True] * 64, seconds=10.0)
-    depth.step_finished(5.0, None)
+    depth.timing.step_finished(5.0)
     assert depth.wants_more(9, 2) and not depth.wants_more(10, 2)
-    depth.step_finished(15.0, None)  # steps of 10 s on average: 4 (1 + 1)
+    depth.timing.step_finished(15.0)  # steps of 10 s on average: 4 (1 + 1)
     assert depth.wants_more(5, 2) and not depth.wants_more(6, 2)
 
 
 def test_a_learner_that_idles_is_no_reason_to_start_less():
     """B = 4, groups of 10 s, steps of 5 s: 12 accepted are wanted, and steps begin every 5.2 s; then every 5.4 s."""
     depth = learn(auto(), [True] * 64, seconds=10.0)
-    depth.step_finished(5.0, None)
-    depth.step_finished(5.0, 5.2)
+    for started_at in (0.0, 5.2):
+        depth.timing.step_started(started_at)
+        depth.timing.step_finished(5.0)
     assert depth.wants_more(9, 2) and not depth.wants_more(10, 2)
-    depth.step_finished(5.0, 5.6)
+    depth.timing.step_started(5.2 + 5.6)
+    depth.timing.step_finished(5.0)
     assert depth.wants_more(1000, 0)
 
 
@@ -156,7 +159,7 @@ def test_a_learner_that_idles_is_no_reason_to_start_less():
 def test_at_the_gate_two_batches_are_enough_or_what_a_fixed_depth_would_have(good, held):
     """B = 8, (W+1) B = 32: all accepted, half of them, an eighth."""
     depth = learn(
-        AutoDepth(StalenessRule(8, batches_ahead=3), samples_per_group=2),
+        AutoDepth(StalenessRule(8, batches_ahead=3), 2, LearnerTiming()),
         [True] * good + [False] * (255 - good),
     )
     assert not depth.paused_at_gate(0, held) and depth.paused_at_gate(0, held + 1)
@@ -168,16 +171,18 @@ def test_demand_counts_a_rolling_group_by_its_chance():
     """63 of 256, with the one before them 64/257: half a batch of 4 in the buffer leaves 14 accepted of 16 to roll for,
     some 56 groups."""
     depth = learn(auto(), [True, False, False, False] * 64, seconds=30.0)
-    depth.step_finished(10.0, None)
+    depth.timing.step_finished(10.0)
     assert depth.wants_more(55, 2) and not depth.wants_more(57, 2)
 
 
 def test_until_the_first_step_as_many_are_wanted_as_staleness_allows():
-    depth = depth_controller(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": {"max_staleness": 3}}))
+    depth = depth_controller(
+        Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": {"max_staleness": 3}}), LearnerTiming()
+    )
     assert depth.wants_more(31, 0) and not depth.wants_more(32, 0)
     learn(depth, [True], rolling=31)
     assert depth.wants_more(31, 0) and not depth.wants_more(32, 0)
-    depth.step_finished(1.0, None)  # a group took 1 s too
+    depth.timing.step_finished(1.0)  # a group took 1 s too
     assert depth.wants_more(15, 0) and not depth.wants_more(16, 0)
     assert auto().wants_more(7, 0) and not auto().wants_more(8, 0)  # two batches at least
 
@@ -223,7 +228,9 @@ def test_a_group_that_failed_leaves_its_place():
 
 
 def test_a_group_counts_with_all_its_samples():
-    depth = depth_controller(Config.model_validate({"rollout": {"n_samples_per_prompt": 6, "batch_size": 8}}))
+    depth = depth_controller(
+        Config.model_validate({"rollout": {"n_samples_per_prompt": 6, "batch_size": 8}}), LearnerTiming()
+    )
     assert depth._samples == 6
 
 
@@ -247,13 +254,15 @@ def test_engines_that_tell_nothing_are_no_bound():
 def test_the_end_of_a_run_starts_as_many_as_the_last_steps_likely_need(tmp_path):
     """8 more are needed at acceptance 1/4: more than 8 roll, but not without end."""
     depth = learn(auto(), [True, False, False, False] * 64, seconds=1e3)
-    depth.step_finished(1.0, None)
+    depth.timing.step_finished(1.0)
     assert 32 <= dispatched_until_an_obstacle(tmp_path, depth, max_staleness=9, max_steps=2) < 64
 
 
 def test_config_chooses_the_depth():
     def of(**pipeline) -> AutoDepth | FixedDepth:
-        return depth_controller(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": pipeline}))
+        return depth_controller(
+            Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": pipeline}), LearnerTiming()
+        )
 
     assert of(mode="sync") == of(mode="one_step") == FixedDepth(8)
     assert of(max_staleness=3, depth=12) == FixedDepth(12)

@@ -19,7 +19,6 @@ from openrlhf_tir.pipeline.checkpoints import scheduler_state
 from openrlhf_tir.pipeline.ledger.ledger import Ledger, audit
 from openrlhf_tir.pipeline.scheduler import (
     BatchDecision,
-    FixedDepth,
     InFlightGroup,
     RolloutScheduler,
     SchedulerSnapshot,
@@ -188,21 +187,16 @@ def test_a_drain_and_the_end_of_the_prompts_are_reasons_too(tmp_path):
     assert scheduler.dispatch_obstacle() is DispatchObstacle.NO_PROMPT
 
 
-def test_the_depth_controller_learns_how_long_steps_take_and_how_far_apart_they_begin(tmp_path):
-    class Recorder(FixedDepth):
-        reported: typing.ClassVar[list[tuple[float, float | None]]] = []
-
-        def step_finished(self, work_s, period_s):
-            self.reported.append((work_s, period_s))
-
-    scheduler = RolloutScheduler(
-        settings_in(tmp_path), FakePrompts(10), Ledger(tmp_path / "ledger.jsonl"), Recorder(groups=6)
-    )
+def test_the_depth_controller_knows_how_long_steps_take_and_how_far_apart_they_begin(tmp_path):
+    scheduler = scheduler_in(tmp_path, pipeline={"max_staleness": 2})
+    timing = scheduler.depth.timing
+    known = []
     for version, started_at in enumerate((10.0, 17.0, 23.5), start=1):
         roll(scheduler, 2)
         train(scheduler, StepReport(version, {}, 1.0, 8), now=started_at)
-        scheduler.record_step_duration(4.0)
-    assert Recorder.reported == [(4.0, None), (4.0, 7.0), (4.0, 6.5)]
+        timing.step_finished(4.0)
+        known.append((timing.work_s, timing.period_s))
+    assert known == [(4.0, None), (4.0, 7.0), (4.0, 6.75)]
 
 
 def test_a_group_cannot_end_twice(tmp_path):
