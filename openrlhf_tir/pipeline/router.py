@@ -18,7 +18,6 @@ The router knows names, loads and states, and not what an engine is: simulations
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..errors import EngineGone, PipelineError, VersionGone
+from .signal import Signal
 
 BALANCE = 1.25
 MAX_PROMPTS = 1 << 16
@@ -144,23 +144,23 @@ class Router(Generic[EngineT]):
         """Prompt -> names of the engines that failed on it since it last succeeded. By name, because the replacement of
         a dead engine has the same GPU."""
         self._launch_error: BaseException | None = None
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     def join(self, name: str, engine: EngineT) -> None:
         """Add an engine."""
         self.engines[name] = RoutedEngine(name, engine)
-        self._notify()
+        self._changed.notify()
 
     def leave(self, name: str) -> None:
         """Remove an engine and its load. Removing it again does nothing."""
         self.engines.pop(name, None)
-        self._notify()
+        self._changed.notify()
 
     def set_silent(self, name: str, silent: bool) -> None:
         """Note whether an engine answers heartbeats."""
         if name in self.engines:
             self.engines[name].silent = silent
-            self._notify()
+            self._changed.notify()
 
     def reserve(self, names: Collection[str]) -> None:
         """Keep new groups away from these engines as long as others can take them."""
@@ -202,15 +202,14 @@ class Router(Generic[EngineT]):
         """Give an engine no new groups, and return when its last group has ended or the engine has left."""
         if name in self.engines:
             self.engines[name].draining = True
-            self._notify()
-        while name in self.engines and self.engines[name].assigned:
-            await self._changed.wait()
+            self._changed.notify()
+        await self._changed.until(lambda: name not in self.engines or not self.engines[name].assigned)
 
     def set_launch_error(self, error: BaseException | None) -> None:
         """Note that no engine will come any more, and why: `place` raises PipelineError if there is none. None: one may
         come again."""
         self._launch_error = error
-        self._notify()
+        self._changed.notify()
 
     @asynccontextmanager
     async def place(
@@ -247,7 +246,7 @@ class Router(Generic[EngineT]):
             raise
         finally:
             routed.release(samples, for_evaluation, report)
-            self._notify()
+            self._changed.notify()
 
     def record_failure(self, prompt: str, name: str) -> None:
         """Send the prompt to another engine than this one next time, while there is one."""
@@ -261,21 +260,22 @@ class Router(Generic[EngineT]):
     async def _wait_for_engine(
         self, key: bytes, samples: int, fits: Callable[[EngineT], bool]
     ) -> RoutedEngine[EngineT]:
-        while True:
-            fitting = [routed for routed in self.engines.values() if fits(routed.engine)]
-            if self.engines and not fitting:
-                raise VersionGone("No rollout actor is left that has the weights which are evaluated.")
-            candidates = [routed for routed in fitting if not routed.silent and not routed.draining]
-            for avoided in (self.reserved, self._failed_on.get(key)):
-                if avoided:
-                    candidates = [routed for routed in candidates if routed.name not in avoided] or candidates
-            if candidates:
-                return self._choose(candidates, key, samples)
-            if not self.engines and self._launch_error:
-                raise PipelineError(
-                    f"No rollout actor is left, and a new one did not start: {self._launch_error}"
-                ) from self._launch_error
-            await self._changed.wait()
+        await self._changed.until(lambda: bool(self._candidates(key, fits)))
+        return self._choose(self._candidates(key, fits), key, samples)
+
+    def _candidates(self, key: bytes, fits: Callable[[EngineT], bool]) -> list[RoutedEngine[EngineT]]:
+        """Return the engines that may get a group now; none while it has to wait. Raises as `place` does."""
+        if not self.engines and self._launch_error:
+            raise PipelineError(
+                f"No rollout actor is left, and a new one did not start: {self._launch_error}"
+            ) from self._launch_error
+        fitting = [routed for routed in self.engines.values() if fits(routed.engine)]
+        if self.engines and not fitting:
+            raise VersionGone("No rollout actor is left that has the weights which are evaluated.")
+        candidates = [routed for routed in fitting if not routed.silent and not routed.draining]
+        for avoided in (self.reserved, self._failed_on.get(key, ())):
+            candidates = [routed for routed in candidates if routed.name not in avoided] or candidates
+        return candidates
 
     def _choose(self, candidates: list[RoutedEngine[EngineT]], key: bytes, samples: int) -> RoutedEngine[EngineT]:
         loads = [routed.load for routed in candidates]
@@ -288,11 +288,6 @@ class Router(Generic[EngineT]):
         if len(self._homes) > MAX_PROMPTS:
             self._homes.popitem(last=False)
         return home
-
-    def _notify(self) -> None:
-        """Wake everyone who waits for an engine or for the last group of one."""
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 def _prompt_key(prompt: str) -> bytes:

@@ -106,7 +106,7 @@ class RolloutScheduler:
         batch_closed: True from `take_batch` to `step_ended`: nothing more comes to the current batch.
         stepping: True while the learner makes a step. Its weights then belong to no version.
         accumulating: True while the learner makes the gradients of a part of the current batch.
-        dispatched: Groups that took a slot: dispatched, or restored from a checkpoint as buffered.
+        dispatched: Groups that were dispatched, or restored from a checkpoint.
         ended: How many groups ended in which state.
         on_judged: Called with the metadata of every group that was rolled and judged, kept or not.
     """
