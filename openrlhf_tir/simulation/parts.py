@@ -222,6 +222,10 @@ class StepRecorder(Observer):
         """Count the group by its end, with the reason of a failure behind a slash."""
         self.ends[f"{end}/{failed}" if failed else end] += 1
 
+    def group_left(self, end: str, meta: GroupMeta, reason: str) -> None:
+        """Count the group by its end and reason."""
+        self.ends[f"{end}/{reason}"] += 1
+
     def step_finished(
         self, report: StepReport, *, batch_groups: int, rolling: int, buffered: int, extra: Mapping[str, float]
     ) -> None:

@@ -255,6 +255,14 @@ def test_with_few_groups_on_each_of_many_engines_auto_is_no_slower_than_a_fixed_
     assert took["auto"] <= 1.01 * took[16]
 
 
+def test_what_is_surplus_when_everything_is_accepted_at_once_is_counted():
+    """One group in twenty is accepted, then all are: more arrive than a staleness of 1 has room for."""
+    w = constant(prompts=2, steps=40, learner_seconds_per_step=0.1)
+    r = simulated(w, acceptance=Acceptance(0.05, 1.0, 40, jump=True), mode="pipeline", max_staleness=1, depth="auto")
+    assert r.ends["requeued/surplus"] > 0 and r.surplus_share > 0
+    assert r.rows["surplus"][-1] == r.ends["requeued/surplus"]
+
+
 async def test_a_figure_that_comes_late_or_is_missing_has_a_place_in_every_step():
     recorder, report = StepRecorder(), StepReport(version=1, metrics={}, seconds=0.1, trained_tokens=4)
     for extra in ({"a": 1.0}, {"a": 2.0, "b": 3.0}, {"b": 4.0}):
