@@ -30,7 +30,7 @@ from ..config import Config
 from ..errors import USER_CODE_REASONS, InfraError, Stopped
 from ..learner.minibatches import make_train_batch
 from ..ports import Learner, Prompts, Publisher, Rollout
-from ..types import BatchItem, GroupMeta, Task
+from ..types import BatchItem, GroupMeta, GroupState, Task
 from ..waiting.backoff import backoff_s
 from .checkpoints.checkpoint import Checkpoints
 from .diagnosis import describe
@@ -42,6 +42,7 @@ from .method_errors import MethodErrors
 from .observer import Observer
 from .resume import Saver
 from .scheduler import InFlightGroup, RolloutScheduler
+from .scheduler.core import END_OF_RUN
 from .stop import StopRequest, wind_down
 from .watchdog import Watchdog
 
@@ -95,9 +96,7 @@ class Pipeline:
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.health = Health(cfg)
         self.method_errors = method_errors or MethodErrors()
-        self.scheduler = RolloutScheduler(
-            cfg, prompts, ledger, on_finished=observer.group_finished, on_dropped=observer.group_left
-        )
+        self.scheduler = RolloutScheduler(cfg, prompts, ledger, on_dropped=observer.group_left)
         self.evaluator = Evaluator(cfg, measure, observer, self.tasks)
         self.saver = Saver(
             cfg, self.scheduler, learner, rollout, checkpoints, observer, self.evaluator, self.tasks, complete
@@ -150,6 +149,7 @@ class Pipeline:
             producer.cancel()
             self.producing = False
         for sequence_number in self.scheduler.abandon():
+            self.observer.group_finished(GroupState.REQUEUED, None, END_OF_RUN)
             self.group_tasks.pop(sequence_number).cancel()
         if self.scheduler.pushed_version < self.version:  # The prompts ran out between two pushes.
             await self.push()
@@ -193,6 +193,7 @@ class Pipeline:
         # Transition: buffered, filtered, requeued or failed.
         del self.group_tasks[group.sequence_number]
         state = self.scheduler.finish_group(group, meta, payload, failure)
+        self.observer.group_finished(state, meta, failure)
         if in_order and self.producing:
             # Before the next group's turn: which prompt is dispatched next may depend on this group only.
             self.dispatch_groups()

@@ -50,9 +50,9 @@ MAX_RETRIES = 5
 """New attempts of a group after its actor or environment failed. With the pauses between them, up to a minute each, an
 outage that lasts longer is no fault of the group's, and Health ends the run by name."""
 
-FinishListener = Callable[[GroupState, GroupMeta | None, str | None], None]
-"""Called when a group has left the engines: its new state, its metadata if it was judged, and the reason if a fault
-or the end of the run ended the attempt."""
+END_OF_RUN = "end_of_run"
+"""Why the attempts end that are under way at the end of the run."""
+
 DropListener = Callable[[GroupState, GroupMeta, str], None]
 """Called when an accepted group is dropped before it was trained: its new state, its metadata, and the reason."""
 
@@ -118,7 +118,6 @@ class RolloutScheduler:
         ledger: Ledger,
         depth: DepthController | None = None,
         *,
-        on_finished: FinishListener = lambda state, meta, reason: None,
         on_dropped: DropListener = lambda state, meta, reason: None,
     ) -> None:
         """Create the scheduler of a new run.
@@ -128,7 +127,6 @@ class RolloutScheduler:
             prompts: The stream of prompts.
             ledger: Open ledger of the run directory.
             depth: Says how many groups are useful; by default what pipeline.depth asks for.
-            on_finished: Called when a group has left the engines.
             on_dropped: Called when an accepted group is dropped before it was trained.
         """
         self._settings = settings
@@ -140,7 +138,6 @@ class RolloutScheduler:
         self.depth = depth or depth_controller(settings, self.timing)
         self.early_accumulation = EarlyAccumulation.from_config(settings)
         self.method = MethodState(settings)
-        self._on_finished = on_finished
         self._on_dropped = on_dropped
         self.on_judged: Callable[[GroupMeta], None] = lambda meta: None
 
@@ -423,7 +420,6 @@ class RolloutScheduler:
             self.method.group_ended(group.sequence_number, meta)
             self.queue.add_replacement(group)
             state = self._end(group, GroupState.FILTERED, meta, reason=meta.verdict.reason)
-        self._on_finished(state, meta, failure)
         self.notify()
         return state
 
@@ -516,11 +512,10 @@ class RolloutScheduler:
         Returns:
             Sequence numbers of the groups that were rolling, for the caller to cancel.
         """
-        self._requeue_buffered([group.sequence_number for group, _ in self._buffered], "end_of_run")
+        self._requeue_buffered([group.sequence_number for group, _ in self._buffered], END_OF_RUN)
         rolling = sorted(self._rolling)
         for number in rolling:
-            state = self._requeue(self._rolling.pop(number), "end_of_run", counts_as_retry=False)
-            self._on_finished(state, None, "end_of_run")
+            self._requeue(self._rolling.pop(number), END_OF_RUN, counts_as_retry=False)
         self.notify()
         return rolling
 
