@@ -119,15 +119,13 @@ class Reached:
         loaded = self.reader.keywords(call)
         if loaded.get("load_in_4bit") is not True and loaded.get("load_in_8bit") is not True:
             return False
-        if called(call) in LOADERS:
-            return self._is_of_policy(call)
-        loaders = [
-            loader for loader in self.reader.calls() if called(loader) in LOADERS and self._is_given(loader, call)
+        loaders = [other for other in self.reader.calls() if called(other) in LOADERS]
+        given = [
+            loader
+            for loader in loaders
+            if loader is call or any(self.reader.chosen(keyword.value) is call for keyword in loader.keywords)
         ]
-        return not self.reader.is_dropped(call) and (not loaders or any(map(self._is_of_policy, loaders)))
-
-    def _is_given(self, loader: ast.Call, config: ast.Call) -> bool:
-        return any(self.reader.chosen(keyword.value) is config for keyword in loader.keywords)
+        return any(map(self._is_of_policy, given)) if given else not self.reader.is_dropped(call)
 
     def _is_of_policy(self, call: ast.Call) -> bool:
         """Return False for a call that is known to load, or to change, another model than the trainer's."""

@@ -106,6 +106,20 @@ class TrlRecipe:
     nothing: list[str] = field(default_factory=list)
 
 
+@dataclass
+class CopiedCode:
+    """What the file with functions of a script is to hold."""
+
+    file: str
+    """Its name in the recipe."""
+    names: list[str] = field(default_factory=list)
+    """Functions and classes of the script."""
+    made: dict[str, str] = field(default_factory=dict)
+    """Names that are given the value of an expression."""
+    tools: list[str] = field(default_factory=list)
+    """Those of the functions that the model may call."""
+
+
 class TrlArguments:
     """The arguments of a trainer's config. It remembers which of them were read."""
 
@@ -160,7 +174,7 @@ def import_trl(
     trl = TrlArguments(script, draft, RLOO_DEFAULTS if rloo else DEFAULTS)
     set_model(script, draft, trl)
     set_rows(script, recipe, rows_file)
-    _functions(script, recipe, code_file, trl)
+    _set_functions(script, recipe, code_file, trl)
     files = [str(draft.settings["data.prompt_dataset"])]
     _set_template(draft, recipe.rows or first_rows(files))
     rows = len(recipe.rows) or rows_of(files)
@@ -270,13 +284,23 @@ def set_rows(script: TrlScript, recipe: TrlRecipe, rows_file: str, dataset: str 
         draft.differs(f"eval_dataset={script.source('eval_dataset')}: give its rows as {held_out}.")
 
 
-def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArguments) -> None:
-    """Rewards and tools, with the code that they need in a file of its own."""
-    draft, reader = recipe.draft, script.reader
-    wanted: list[str] = []
-    made: dict[str, str] = {}
-    names = script.names("reward_funcs")
+def _set_functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArguments) -> None:
+    """Set rewards and tools, and write the code that they need into a file of its own."""
     environment = script.names("environment_factory")
+    code = CopiedCode(code_file)
+    _set_rewards(script, recipe.draft, trl, environment, code)
+    _set_tools(script, recipe.draft, trl, environment, code)
+    if code.names or code.made:
+        recipe.code = code_of(script.reader, code.names, code.made)
+    if code.tools:
+        recipe.code += f"\n\nTOOLS = [{', '.join(code.tools)}]\n"
+
+
+def _set_rewards(
+    script: TrlScript, draft: Draft, trl: TrlArguments, environment: Sequence[str], code: CopiedCode
+) -> None:
+    """Set the rewards with their weights."""
+    names = script.names("reward_funcs")
     weights = trl("reward_weights") or []
     weights = [weights] if isinstance(weights, int | float) else weights  # --reward_weights 0.5
     each = weights if isinstance(weights, list) and len(weights) == len(names) else [1.0] * len(names)
@@ -285,82 +309,83 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
             f"reward_weights={weights} is no list of {len(names)} numbers, and TRL would refuse it: 1.0 each."
         )
     weight_of = dict(zip(names, map(float, each), strict=True))
-    judges = [name for name in names if "environments" in reader.parameters(name)]
+    judges = {name: weight_of[name] for name in names if "environments" in script.reader.parameters(name)}
     rewards: dict[str, float] = {}
-    if judges:
-        judgement = _judgement(draft, reader, environment, {name: weight_of[name] for name in judges})
-        if judgement:
-            wanted += judges
-            made[f"{environment[0]}.get_reward"] = judgement
-            rewards["env"] = 1.0
+    judgement = _judgement(draft, script.reader, environment, judges) if judges else ""
+    if judgement:
+        code.names += judges
+        code.made[f"{environment[0]}.get_reward"] = judgement
+    if judgement or (environment and not names):
+        rewards["env"] = 1.0
     for name in names:
-        place = None if name in judges else _reward(script, draft, name, code_file, wanted, made)
+        place = None if name in judges else _reward(script, draft, name, code)
         if place is not None:
             rewards[place] = weight_of[name]
-    if not names and environment:
-        rewards["env"] = 1.0
     if [*rewards.values()] == [1.0]:
         draft.set("reward.name", next(iter(rewards)))
     elif rewards:
         draft.set("reward.weights", rewards)
     else:
         draft.differs("The script names no reward function that can be read: set reward.name.")
-    tools = [name for name in script.names("tools") if reader.is_defined(name)]
-    for name in (n for n in script.names("tools") if n not in tools):
-        draft.differs(f"tools={name}: not a function of the script; add it to TOOLS in {code_file}.")
-    turns = trl("max_tool_calling_iterations")
-    list_of_tools = ""
-    if environment and not reader.is_defined(environment[0]):
+
+
+def _set_tools(
+    script: TrlScript, draft: Draft, trl: TrlArguments, environment: Sequence[str], code: CopiedCode
+) -> None:
+    """Set the tools, or the class of an environment, whose methods are the tools."""
+    tools = script.names("tools")
+    is_defined = script.reader.is_defined
+    for name in tools:
+        if not is_defined(name):
+            draft.differs(f"tools={name}: not a function of the script; add it to TOOLS in {code.file}.")
+    tools = [name for name in tools if is_defined(name)]
+    calls = trl("max_tool_calling_iterations")
+    attribute = ""
+    if environment and not is_defined(environment[0]):
         draft.differs(
             f"environment_factory={environment[0]}: not a class of the script. Write a class whose constructor needs no"
             " arguments, and set env.name = 'tools', env.file = 'file.py:CLASS'."
         )
     elif environment:
-        wanted.append(environment[0])
-        draft.set("env.file", f"{code_file}:{environment[0]}")
+        attribute = environment[0]
+        code.names.append(attribute)
     elif tools:
-        wanted += tools
-        list_of_tools = f"\n\nTOOLS = [{', '.join(tools)}]\n"
-        draft.set("env.file", f"{code_file}:TOOLS")
-    if file := draft.settings.get("env.file"):
-        set_tools(draft, file)
-        draft.set("env.options", {"calls": "hermes"}, "Qwen's; llama3, mistral and others: docs/protocols.md")
-        draft.set("env.max_calls", int(turns) if turns else CALLS_OF_A_RESPONSE)
-    else:
+        attribute = "TOOLS"
+        code.tools = tools
+        code.names += tools
+    if not attribute:
         set_no_tool(draft)
-    if wanted or made:
-        recipe.code = code_of(reader, wanted, made) + list_of_tools
+        return
+    set_tools(draft, f"{code.file}:{attribute}")
+    draft.set("env.options", {"calls": "hermes"}, "Qwen's; llama3, mistral and others: docs/protocols.md")
+    draft.set("env.max_calls", int(calls) if calls else CALLS_OF_A_RESPONSE)
 
 
-def _reward(
-    script: TrlScript, draft: Draft, name: str, code_file: str, wanted: list[str], made: dict[str, str]
-) -> str | None:
+def _reward(script: TrlScript, draft: Draft, name: str, code: CopiedCode) -> str | None:
     """Return the place of one of the script's rewards, as `reward.name` has it; None where it cannot be read.
 
     Args:
         script: The script.
         draft: Is told what the reward needs.
         name: The function, or the expression that makes it.
-        code_file: The file that functions of the script are written to.
-        wanted: Gets functions whose code is to be written there.
-        made: The same of names that are given the value of an expression.
+        code: Gets what has to be copied for it.
     """
     reader = script.reader
     if reader.is_defined(name) or reader.is_made(name):
-        wanted.append(name)
-        return f"{code_file}:{name}"
+        code.names.append(name)
+        return f"{code.file}:{name}"
     source = reader.held_by(name) if name.isidentifier() else ""
     if source or reader.called_with_own(name):
-        made[f"reward_{len(made) + 1}"] = reader.with_values(source or name)
-        return f"{code_file}:reward_{len(made)}"
+        code.made[f"reward_{len(code.made) + 1}"] = reader.with_values(source or name)
+        return f"{code.file}:reward_{len(code.made)}"
     if name[:1] in "'\"":
         draft.set("reward.model_name_or_path", name.strip("'\""))
         return "model"
     if (place := _place_of(script, name)) is not None:
         module, function = place
         if not module.endswith(".py") and reader.local_module(module) is not None:
-            wanted.append(name)
-            return f"{code_file}:{name}"
+            code.names.append(name)
+            return f"{code.file}:{name}"
         if not module.endswith(".py"):
             draft.differs(f"reward_funcs={name} is not of the script: {module} has to be installed.")
         return f"{module}:{function}"

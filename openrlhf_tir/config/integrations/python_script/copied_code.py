@@ -114,6 +114,5 @@ def _code_beside(reader: SourceReader, node: ast.Import | ast.ImportFrom) -> str
     """
     if not isinstance(node, ast.ImportFrom) or any(alias.asname or alias.name == "*" for alias in node.names):
         return ""
-    path = reader.local_module(node.module or "")
-    module = reader.module_of(path) if path is not None else None
+    module = reader.module_beside(node.module or "")
     return "" if module is None else code_of(module, [alias.name for alias in node.names])

@@ -149,9 +149,6 @@ class Definitions:
 
     def is_made(self, name: str) -> bool:
         """Return True if a name of the script's top level holds what such a call made, or a lambda."""
-        made = [
-            n.value
-            for n, _ in statements(self.tree.body)
-            if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and n.targets[0].id == name
-        ]
+        assignments = [node for node, _ in statements(self.tree.body) if isinstance(node, ast.Assign)]
+        made = [node.value for node in assignments if ast.unparse(node.targets[0]) == name]
         return bool(made) and (isinstance(made[-1], ast.Lambda) or self.called_with_own(ast.unparse(made[-1])))

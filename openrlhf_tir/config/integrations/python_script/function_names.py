@@ -126,8 +126,7 @@ class _FunctionNames:
         place = self.reader.imported(name) if isinstance(call.func, ast.Name) else None
         if function is not None or place is None:
             return self.reader, function
-        path = self.reader.local_module(place[0])
-        module = self.reader.module_of(path) if path is not None else None
+        module = self.reader.module_beside(place[0])
         if module is None:
             return self.reader, None
         module.flags = self.reader.flags

@@ -260,8 +260,11 @@ class SourceReader(Definitions):
                 )
         return values
 
-    def module_of(self, path: Path) -> SourceReader | None:
-        """Return a reader of a module beside the script; None for one that is no Python."""
+    def module_beside(self, name: str) -> SourceReader | None:
+        """Return a reader of a module beside the script; None where there is none, or none that is Python."""
+        path = self.local_module(name)
+        if path is None:
+            return None
         try:
             return SourceReader(ast.parse(path.read_text(encoding="utf-8-sig")), {}, self.directory)
         except (OSError, UnicodeDecodeError, SyntaxError):
@@ -270,8 +273,7 @@ class SourceReader(Definitions):
     def trees(self) -> list[ast.Module]:
         """Return the script's tree, and those of the modules beside it that it imports names from."""
         sources = {n.module or "" for n in ast.walk(self.tree) if isinstance(n, ast.ImportFrom)}
-        paths = {path for source in sorted(sources) if (path := self.local_module(source)) is not None}
-        readers = [self.module_of(path) for path in sorted(paths)]
+        readers = map(self.module_beside, sorted(sources))
         return [self.tree, *(reader.tree for reader in readers if reader is not None)]
 
     def calls(self) -> list[ast.Call]:
