@@ -21,7 +21,7 @@ from ..ports import Learner, RemoteEngine, RolloutEngine
 from ..pushes import Canary, DeltaDigest
 from ..waiting.deadlines import Deadline
 from .push_files import SPARE
-from .transport import Results, Transport
+from .transport import Results, Transport, same_weights
 
 log = logging.getLogger(__name__)
 MAX_SKIPPED = 64
@@ -123,7 +123,9 @@ class FileTransport(Transport):
         changes = None if full else await self._write_delta(version)
         path = self.directory / (f"v{version}.safetensors" if changes is None else f"v{version}.delta")
         digest = changes.digest if changes else await self._measured(version, path, lambda: self.learner.publish(path))
-        await super().take(version, differs_from)
+        if digest == differs_from:  # before anything is noted: the push before stays the last one
+            raise WeightsUnverified(same_weights(version, digest))
+        await super().take(version, None)
         self._note_digest(digest)
         old = {file for file in (self.full, self.changes and self.changes[0]) if file and file != path}
         self.full = None if changes else path

@@ -130,6 +130,18 @@ async def test_unchanged_weights_are_an_error_only_after_an_update_that_must_hav
     assert (await p.publish(2)).digest == (await p.publish(3)).digest
 
 
+async def test_after_weights_that_were_refused_as_unchanged_a_newcomer_gets_the_learners_weights(tmp_path):
+    """The push before stays the last one. It is behind the learner, whose weights are then written for the newcomer."""
+    p = publisher([FakeEngine()], tmp_path)
+    await publish(p, 1)
+    unchanged, p.learner.publish, p.learner.updates = p.learner.publish, equal_weights, 2
+    with pytest.raises(WeightsUnverified):
+        await p.publish(2, must_differ=True)
+    p.learner.publish = unchanged
+    await p.join(newcomer := FakeEngine())
+    assert (newcomer.version, newcomer.verdicts) == (2, [2])
+
+
 async def equal_weights(path: Path) -> str:
     """A learner whose updates change nothing: the learning rate is 0."""
     path.write_bytes(b"weights")
