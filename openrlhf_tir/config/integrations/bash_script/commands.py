@@ -63,31 +63,26 @@ class Commands(Conditions):
 
     def _variable_assignment(self, node: Node) -> None:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        adds = any(c.type == "+=" for c in node.children)
         name = self.raw(target)
-        new: str | list[str]
-        if value is None:
-            new = ""
-        elif value.type == "array" and (items := _ITEM.findall(self.raw(value))):
-            for key, text in items:
-                self.variables[f"{name}[{self._text(key)}]"] = self._text(text)
-            new = [self._text(text) for _, text in items]
-        elif value.type == "array":
-            new = self.words_of(child for child in value.named_children if child.type != "comment")
-        else:
-            new = self._joined(value)
         if target.type == "subscript":
             name, _, index = name.partition("[")
-            self._set_item(name, index.rstrip("]"), new if isinstance(new, str) else " ".join(new))
+            self._set_item(name, index.rstrip("]"), self._joined(value))
             return
-        old = self.variables.get(name, [] if isinstance(new, list) else "")
-        if adds and isinstance(new, list):
-            new = [*([old] if isinstance(old, str) else old), *new]
-        elif adds and isinstance(old, str) and isinstance(new, str):
-            new = old + new
-        elif adds and isinstance(old, list) and isinstance(new, str):
-            new = [(old[0] if old else "") + new, *old[1:]]
-        self.variables[name] = new
+        if value is not None and value.type == "array":
+            new: str | list[str] = self._items(name, value)
+        else:
+            new = self._joined(value)
+        adds = any(child.type == "+=" for child in node.children)
+        self.variables[name] = _added(self.variables.get(name), new) if adds else new
+
+    def _items(self, name: str, array: Node) -> list[str]:
+        """Return the items of `(...)`. Those of an associative array, [key]=value, are remembered by their keys."""
+        items = _ITEM.findall(self.raw(array))
+        if not items:
+            return self.words_of(child for child in array.named_children if child.type != "comment")
+        for key, text in items:
+            self.variables[f"{name}[{self._text(key)}]"] = self._text(text)
+        return [self._text(text) for _, text in items]
 
     def _set_item(self, name: str, index: str, value: str) -> None:
         old = self.variables.get(name, [])
@@ -372,6 +367,15 @@ class Commands(Conditions):
 
     def _leave_function(self, arguments: list[str], line: int) -> bool:
         raise Return
+
+
+def _added(old: str | list[str] | None, new: str | list[str]) -> str | list[str]:
+    """Return what `+=` makes of a value: more items, or more text, which the first item of a list gets."""
+    if isinstance(new, list):
+        return [*([old] if isinstance(old, str) else old or []), *new]
+    if isinstance(old, list):
+        return ["".join(old[:1]) + new, *old[1:]]
+    return (old or "") + new
 
 
 def trains(text: str) -> bool:

@@ -48,6 +48,7 @@ def words(text: str, **environ: str) -> list[str]:
         ("A=(); run \"${A[@]}\" z", ["run", "z"]),
         ("A=(a); A+=(b c); run \"${A[*]}\"", ["run", "a b c"]),
         ("X=a; X+=b; run $X", ["run", "ab"]),
+        ("A=(a b); A+=c; B+=(d); C+=e; run ${A[@]} ${B[@]} $C", ["run", "ac", "b", "d", "e"]),
         ("declare -A L=([s]=1e-6 [\"b\"]='5 6'); k=b; run ${L[s]} \"${L[$k]}\"", ["run", "1e-6", "5 6"]),
         ("declare -A L; L[s]=1; L[b]=2; run ${L[b]}", ["run", "2"]),
         ("run --x \"$NOTHING\" --y", ["run", "--x", "", "--y"]),
