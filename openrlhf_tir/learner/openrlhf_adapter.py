@@ -178,7 +178,9 @@ class PolicyModel(Actor):
         # The balance of a mixture's experts would count the padding as tokens.
         if strategy.device == "cpu" and self.row_multiple == 1 and not cfg.actor.aux_loss_coef:
             self.row_multiple = CPU_ROW_MULTIPLE
-        self.can_share_prompts = cfg.shares_prompts and self.model.config._attn_implementation == SDPA_PACKED
+        self.takes_layouts = self.model.config._attn_implementation == SDPA_PACKED
+        """True if the attention need not find out where the sequences of a packed row begin."""
+        self.can_share_prompts = cfg.shares_prompts and self.takes_layouts
         """True if rows with the same prompt may compute it once."""
         self.hf_config = self.model.config
         self.routing = RoutingReplay(self.model) if cfg.rollout.routing_replay and not frozen else None
@@ -240,7 +242,9 @@ class PolicyModel(Actor):
 
         Each rank of a sequence-parallel group computes a slice of the row.
         """
-        source, positions = _packed_indices(micro)
+        tokens = micro.packed
+        assert tokens is not None, "the runner packs what this model computes"
+        source = tokens.source
         parallel = self.sequence_parallel
         padding = -len(source) % self.row_multiple
 
@@ -251,15 +255,14 @@ class PolicyModel(Actor):
 
         inputs = packed(micro.sequences)
         # The padding is a sequence of its own, which no other token sees.
-        padded_positions = torch.cat([positions, torch.arange(padding, device=positions.device)[None]], dim=1)
-        sliced_positions = parallel.slice(padded_positions)
-        if micro.packed:
-            lengths = list(micro.packed.lengths) + [padding] * bool(padding)
-            continues = list(micro.packed.continues) + [-1] * bool(padding)
-            set_layout(sliced_positions, SequenceLayout.of_segments(lengths, continues, sliced_positions.device))
+        positions = parallel.slice(torch.cat([tokens.positions, torch.arange(padding, device=source.device)[None]], 1))
+        if self.takes_layouts:
+            lengths = list(tokens.lengths) + [padding] * bool(padding)
+            continues = list(tokens.continues) + [-1] * bool(padding)
+            set_layout(positions, SequenceLayout.of_segments(lengths, continues, positions.device))
         packed_wanted = None if wanted is None else packed(wanted)
         self._replay(None if micro.experts is None else packed(micro.experts, OWN_EXPERTS))
-        scores = self._scores(inputs, sliced_positions, packed(targets), packed_wanted, options, None)
+        scores = self._scores(inputs, positions, packed(targets), packed_wanted, options, None)
         shape = micro.sequences.shape
         rows = (parallel.gather(values)[0, : len(source)] for values in scores)
         log_probs, entropy = (row.new_zeros(shape.numel()).index_copy(0, source, row).view(shape) for row in rows)
@@ -285,15 +288,6 @@ class PolicyModel(Actor):
         self.aux_loss = output.get("aux_loss")
         log_probs, entropy = output["logits"].unbind(-1)
         return log_probs, entropy
-
-
-def _packed_indices(micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the index of each token of the packed row in the flattened sequences, [T], and its position id, [1, T]."""
-    if micro.packed:
-        return micro.packed.source, micro.packed.positions
-    source = micro.attention_mask.flatten().nonzero().squeeze(-1)
-    positions = (micro.attention_mask.long().cumsum(-1) - 1).flatten()[source]
-    return source, positions[None]
 
 
 def join_layers(model: torch.nn.Module) -> None:

@@ -82,7 +82,7 @@ class MicroBatch:
     fields: dict[str, torch.Tensor]
     """[b, L-1] each, by name."""
     packed: PackedTokens | None = None
-    """How the rows share their prompts; None where nothing is shared."""
+    """The row as which the policy computes them with ds.packing_samples; None without."""
     experts: torch.Tensor | None = None
     """[b, L, layers, k] int16: the experts that compute each token, `OWN_EXPERTS` where the router of the model chooses
     them. None: it chooses all."""
@@ -113,8 +113,7 @@ def plan_padded(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> li
 def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Return the indices of each bin by first fit decreasing: at most 11/9 of the fewest possible bins.
 
-    Rows that are packed need no more: a micro batch is one long row without padding, however many rows are in it. Here
-    too the longest come first, so that memory peaks in the first micro batch.
+    Here too the longest come first, so that memory peaks in the first micro batch.
 
     An item larger than `capacity` has a bin of its own.
     """
@@ -131,15 +130,15 @@ def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     return bins
 
 
-def plan_shared(rows: Sequence[Row], *, max_tokens: int) -> list[list[int]]:
-    """Return the rows of each packed micro batch if rows with the same prompt share it.
+def plan_packed(rows: Sequence[Row], *, max_tokens: int, share_prompts: bool) -> list[list[int]]:
+    """Return the rows of each packed micro batch, which is one long row without padding, however many are in it.
 
-    Such rows are put into one micro batch, where they fit; where they do not, each micro batch computes the prompt
-    anew. A micro batch computes at most `max_tokens` tokens, unless one row alone has more.
+    Rows that share a prompt are put into one micro batch, where they fit; where they do not, each micro batch computes
+    the prompt anew. A micro batch computes at most `max_tokens` tokens, unless one row alone has more.
     """
     parts: list[list[int]] = []  # rows that share a prompt and stay together
     sizes: list[int] = []
-    for group in _by_prompt(rows):
+    for group in _by_prompt(rows, share_prompts):
         rests = [len(rows[i].token_ids) - group.shared for i in group.rows]
         for members in first_fit(rests, max(1, max_tokens - group.shared)):
             parts.append([group.rows[j] for j in members])
@@ -166,17 +165,17 @@ class _PromptGroup(NamedTuple):
     shared: int
 
 
-def _by_prompt(rows: Sequence[Row]) -> list[_PromptGroup]:
-    """Return the rows grouped by equal sharable tokens; a row without any is alone."""
+def _by_prompt(rows: Sequence[Row], share_prompts: bool) -> list[_PromptGroup]:
+    """Return the rows grouped by equal sharable tokens; a row without any is alone, as all are without sharing."""
     groups: dict[object, list[int]] = {}
     for i, row in enumerate(rows):
-        shared = row.sharable_tokens
+        shared = row.sharable_tokens if share_prompts else 0
         key: object = (shared, np.asarray(row.token_ids[:shared], np.int64).tobytes()) if shared else i
         groups.setdefault(key, []).append(i)
     return [_PromptGroup(same, rows[same[0]].sharable_tokens if len(same) > 1 else 0) for same in groups.values()]
 
 
-def _packed_tokens(rows: Sequence[Row], width: int, device: str) -> PackedTokens:
+def _packed_tokens(rows: Sequence[Row], width: int, device: str, share_prompts: bool) -> PackedTokens:
     """Lay out the rows of a micro batch whose sequences are padded to `width` tokens."""
     import torch
 
@@ -190,7 +189,7 @@ def _packed_tokens(rows: Sequence[Row], width: int, device: str) -> PackedTokens
         positions.append(in_sequence)
         continues.append(continued)
 
-    for group in _by_prompt(rows):
+    for group in _by_prompt(rows, share_prompts):
         prompt_segment = -1
         if group.shared:
             prompt_segment = len(source)
@@ -205,7 +204,9 @@ def _packed_tokens(rows: Sequence[Row], width: int, device: str) -> PackedTokens
     )
 
 
-def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, share_prompts: bool = False) -> MicroBatch:
+def collate(
+    rows: Sequence[Row], names: Mapping[str, type], device: str, *, packed: bool = False, share_prompts: bool = False
+) -> MicroBatch:
     """Build the micro batch of some rows.
 
     Without rows it has a dummy row of zeros, which is not trained because its fields are 0. Every rank must run the
@@ -215,7 +216,8 @@ def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, shar
         rows: The rows.
         names: The fields to include, with their numpy types.
         device: The device of the tensors.
-        share_prompts: Compute a prompt that several rows begin with once (`MicroBatch.packed`).
+        packed: Lay the rows out as one row, `MicroBatch.packed`.
+        share_prompts: A prompt that several rows begin with is in that row once.
     """
     import torch
 
@@ -234,7 +236,7 @@ def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, shar
         torch.from_numpy(sequences).to(device),
         torch.from_numpy(attention).to(device),
         {name: torch.from_numpy(array).to(device) for name, array in fields.items()},
-        _packed_tokens(rows, shape[1], device) if share_prompts else None,
+        _packed_tokens(rows, shape[1], device, share_prompts) if packed else None,
         _experts(rows, shape[1], device),
     )
 

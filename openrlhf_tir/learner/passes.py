@@ -20,7 +20,7 @@ from ..machine.host_allocator import give_back_freed
 from .host_memory import Trimmer
 from .muon import muon_as, set_lr
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
-from .packing import MicroBatch, Row, collate, first_fit, plan_padded, plan_shared
+from .packing import MicroBatch, Row, collate, plan_packed, plan_padded
 
 Forward = Callable[[MicroBatch], torch.Tensor]
 """Maps a micro batch to a scalar loss to differentiate, or to a number per position [b, L-1]."""
@@ -73,19 +73,17 @@ class MicroBatchRunner:
             max_rows = self.cfg.rollout.micro_batch_size or max_rows
             max_tokens = self.cfg.rollout.max_tokens_per_gpu or max_tokens
         max_tokens *= self.cfg.ds.ring_attn_size
-        if share_prompts:
-            planned = plan_shared(rows, max_tokens=max_tokens)
+        packed = self.cfg.ds.packing_samples
+        if packed:
+            planned = plan_packed(rows, max_tokens=max_tokens, share_prompts=share_prompts)
         else:
-            lengths = [len(row.token_ids) for row in rows]
-            if self.cfg.ds.packing_samples:
-                planned = first_fit(lengths, max_tokens)
-            else:
-                planned = plan_padded(lengths, max_rows=max_rows, max_tokens=max_tokens)
+            planned = plan_padded([len(row.token_ids) for row in rows], max_rows=max_rows, max_tokens=max_tokens)
         planned = planned or [[]]  # the optimizer's step needs a pass, also if no rank has rows
         largest_number = torch.tensor(len(planned), device=self.device)
         dist.all_reduce(largest_number, dist.ReduceOp.MAX)
         for indices in planned + [[]] * (int(largest_number) - len(planned)):
-            yield indices, collate([rows[i] for i in indices], names, self.device, share_prompts=share_prompts)
+            chosen = [rows[i] for i in indices]
+            yield indices, collate(chosen, names, self.device, packed=packed, share_prompts=share_prompts)
 
     def accumulate(
         self,

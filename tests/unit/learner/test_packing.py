@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_tir.learner.packing import Row, collate, first_fit, plan_padded, plan_shared
+from openrlhf_tir.learner.packing import Row, collate, first_fit, plan_packed, plan_padded
 
 
 def test_rows_of_like_length_share_a_micro_batch_longest_first():
@@ -69,20 +69,20 @@ def test_a_prompt_costs_its_tokens_once_in_the_micro_batch_of_its_responses():
     # each row has 5 + 2 tokens, 4 of which can be shared: 4 + 3 + 3 + 3 = 13 tokens for three rows, 7 for one
     same = [prompted([1, 2, 3, 4, 5], [6, 7]) for _ in range(3)]
     other = prompted([1, 2, 3, 4, 9], [6, 7])
-    assert plan_shared([*same, prompted([2] * 5, [3, 3])], max_tokens=13) == [[0, 1, 2], [3]]
+    assert plan_packed([*same, prompted([2] * 5, [3, 3])], max_tokens=13, share_prompts=True) == [[0, 1, 2], [3]]
     # the prompts differ in their last token alone, which is not shared anyway
-    assert plan_shared([*same, other], max_tokens=16) == [[0, 1, 2, 3]]
+    assert plan_packed([*same, other], max_tokens=16, share_prompts=True) == [[0, 1, 2, 3]]
 
 
 def test_a_group_that_does_not_fit_is_spread_over_micro_batches_that_each_compute_the_prompt():
     rows = [prompted([1, 2, 3, 4, 5], [6, 7]) for _ in range(4)]
-    assert plan_shared(rows, max_tokens=10) == [[0, 1], [2, 3]]
-    assert plan_shared(rows, max_tokens=3) == [[0], [1], [2], [3]]
+    assert plan_packed(rows, max_tokens=10, share_prompts=True) == [[0, 1], [2, 3]]
+    assert plan_packed(rows, max_tokens=3, share_prompts=True) == [[0], [1], [2], [3]]
 
 
 def test_the_packed_row_holds_a_shared_prompt_once_and_then_the_rests():
     rows = [prompted([1, 2, 3], [4]), prompted([8, 9], [7]), prompted([1, 2, 3], [5, 6])]
-    packed = collate(rows, {"w": np.float32}, "cpu", share_prompts=True).packed
+    packed = collate(rows, {"w": np.float32}, "cpu", packed=True, share_prompts=True).packed
     # sequences padded to 5 tokens: row 0 starts at place 0, row 1 at 5, row 2 at 10
     assert packed.lengths == (2, 2, 3, 3)
     assert packed.continues == (-1, 0, 0, -1)
@@ -92,8 +92,16 @@ def test_the_packed_row_holds_a_shared_prompt_once_and_then_the_rests():
 
 def test_rows_without_a_prompt_share_nothing():
     rows = [Row(np.array([1, 2, 3])), Row(np.array([1, 2, 3]))]
-    assert collate(rows, {}, "cpu", share_prompts=True).packed.continues == (-1, -1)
-    assert plan_shared(rows, max_tokens=5) == [[0], [1]]
+    assert collate(rows, {}, "cpu", packed=True, share_prompts=True).packed.continues == (-1, -1)
+    assert plan_packed(rows, max_tokens=5, share_prompts=True) == [[0], [1]]
+
+
+def test_without_sharing_each_row_is_a_segment_of_its_own():
+    rows = [prompted([1, 2, 3], [4]), prompted([1, 2, 3], [5, 6])]
+    packed = collate(rows, {"w": np.float32}, "cpu", packed=True).packed
+    assert (packed.lengths, packed.continues) == ((4, 5), (-1, -1))
+    assert packed.source.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert plan_packed(rows, max_tokens=7, share_prompts=False) == [[1], [0]] == first_fit([4, 5], 7)
 
 
 groups = st.lists(st.tuples(st.integers(1, 12), st.lists(st.integers(1, 9), min_size=1, max_size=5)), max_size=6)
@@ -107,9 +115,9 @@ def test_shared_micro_batches_hold_every_row_once_within_the_limit(groups, max_t
         for g, (prompt, responses) in enumerate(groups)
         for response in responses
     ]
-    batches = plan_shared(rows, max_tokens=max_tokens)
+    batches = plan_packed(rows, max_tokens=max_tokens, share_prompts=True)
     assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
     for batch in batches:
-        packed = collate([rows[i] for i in batch], {}, "cpu", share_prompts=True).packed
+        packed = collate([rows[i] for i in batch], {}, "cpu", packed=True, share_prompts=True).packed
         assert sum(packed.lengths) <= max_tokens or len(batch) == 1
         assert len(set(packed.source.tolist())) == len(packed.source) == sum(packed.lengths)
