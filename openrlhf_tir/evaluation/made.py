@@ -41,7 +41,7 @@ def with_rows(suite_file: SuiteFile, directory: Path, environment: Environment) 
     Args:
         suite_file: The suite and its file.
         directory: Where generated rows are kept.
-        e: The environment.
+        environment: The environment.
 
     Raises:
         ConfigError: The rows cannot be generated. The message has what the command wrote.
@@ -87,12 +87,12 @@ def _is_ours(path: Path) -> bool:
 
 def _protocol(suite_file: SuiteFile, maker: Maker, protocol: str) -> str:
     """Return how the prompts should say that calls are written; "" for a user's protocol, which is not known here."""
-    if protocol in maker.protocols:
-        return maker.protocols[protocol]
-    if ":" in protocol:
-        return ""
+    name = "" if ":" in protocol else protocol
+    if name in maker.protocols:
+        return name
     raise ConfigError(
-        f"The prompts of {suite_file.suite.name} are written for the protocols {', '.join(maker.protocols)}, not"
+        f"The prompts of {suite_file.suite.name} are written for the protocols"
+        f" {', '.join(filter(None, maker.protocols))}, not"
         f" {protocol!r}. Set env.protocol to one of them, or give rows with prompts of your own:"
         f" --suite {suite_file.suite.name}=FILE."
     )

@@ -10,7 +10,7 @@ is printed and stored with the figures.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,14 @@ class Maker:
 
     Attributes:
         command: Its module and arguments, without --protocol and --out.
-        protocols: env.protocol -> the command's name for it.
+        protocols: Values of env.protocol for which it writes prompts; "" stands for a protocol of the user's own.
         flags: Further flags.
         takes_rows: Whether it turns the user's file into prompts (--rows, --root). Otherwise it needs no file, and a
             given file is taken as it is.
     """
 
     command: tuple[str, ...]
-    protocols: Mapping[str, str]
+    protocols: tuple[str, ...]
     flags: tuple[str, ...] = ()
     takes_rows: bool = False
 
@@ -164,7 +164,7 @@ def _multi_turn(variant: str, title: str) -> Suite:
 
 def _tau_like() -> Suite:
     """Return the suite after tau-bench (arXiv 2406.12045). Training rows use seeds from 0 upwards, so not this one."""
-    protocols = {"tool": "tool", "hermes": "hermes", "messages": "messages"}
+    protocols = ("tool", "hermes", "messages", "")
     flags = ("--policy", "--count", str(TAU_ROWS), "--seed", "240612045")
     return Suite(
         "tau_like",
@@ -181,7 +181,7 @@ def _tau_like() -> Suite:
 
 
 def _tau(domain: str, rows: int) -> Suite:
-    maker = Maker(("env_servers.adapters.tau.make_tasks",), {"messages": "messages"}, ("--domain", domain))
+    maker = Maker(("env_servers.adapters.tau.make_tasks",), ("messages",), ("--domain", domain))
     return Suite(
         f"tau_{domain}",
         f"tau-bench, {domain}",
@@ -204,7 +204,7 @@ def _swe(name: str, title: str, rows: int, source: str, shape: str, maker: Maker
 TAU_ROWS = 48
 SWE_ROWS = 60
 SWE_TASKS = "env_servers.swe.make_tasks"
-SWE_PROTOCOLS = {"skyrl": "skyrl", "tool": "tool", "hermes": "hermes", "messages": "messages"}
+SWE_PROTOCOLS = ("skyrl", "tool", "hermes", "messages", "")
 SUITES: dict[str, Suite] = {
     s.name: s
     for s in (

@@ -124,6 +124,12 @@ def test_rows_that_were_made_before_are_taken_as_they_are(tmp_path):
         ("swe_rows", ISSUE, swe(), "server_options mirror=DIR"),
         ("swe_rows", ISSUE, swe(server_options={"mirror": "m"}, protocol="toolrl"), " skyrl.*'toolrl'.*env.protocol"),
         ("tau_like", None, {"env": {**DESK["env"], "protocol": "toolrl"}}, " tool, hermes.*'toolrl'.*env.protocol"),
+        (
+            "tau_airline",
+            None,
+            {"env": {"name": "tau", "protocol": "mine.py:Mine", "options": {"user": True}}},
+            " messages, not 'mine.py:Mine'.*env.protocol",
+        ),
         ("tau_like", None, {"env": {"name": "functions", "protocol": "tool"}}, "options user=true"),
         ("tau_like", None, swe(), "--env.name functions"),
         ("swe_like", None, DESK, "--env.name swe"),
