@@ -20,7 +20,7 @@ from .exit_codes import DONE
 
 def has_no_gpu() -> bool:
     """Return True where a run would find no GPU: none on this machine, and no Ray cluster to ask."""
-    return not Machine().gpus and "RAY_ADDRESS" not in os.environ
+    return not Machine().gpus and not os.environ.get("RAY_ADDRESS")
 
 
 class Project(NamedTuple):

@@ -440,7 +440,8 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except Overrun as overrun:
-        # accept.named catches it in the function's own lines: its module was being loaded, or its result was read.
+        # In the function's own lines LoadedFunction.guarded catches it: its module was being loaded, or its result was
+        # read.
         name = getattr(function, "__name__", type(function).__name__)
         raise Late(
             f"{name}: {overrun}: it was still being loaded, or its result was being read. Raise that."

@@ -46,7 +46,7 @@ Reference answer:
 {gold}
 
 Reply with one word: Correct or Incorrect."""
-_WORD = re.compile(r"\b(in|not\s+|\w+n['’]t\s+)?correct\b", re.IGNORECASE)
+_WORD = re.compile(r"\b(in|not[\s*]+|\w+n['’]t[\s*]+)?correct\b", re.IGNORECASE)
 
 
 def verdict(url: str, model: str, token_env: str, question: str, answer: str, gold: str, deadline_s: float) -> float:

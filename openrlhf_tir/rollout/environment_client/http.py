@@ -8,7 +8,7 @@
                                                       by which a session is opened elsewhere
     nothing within the deadline        EnvTimeout
     404 at /step                       EnvLost        the server does not know the session any more (`session_lost`)
-    413 at /step                       ActionTooLong  the model wrote more than the server takes, which is not a failure
+    413 at /step or /step_batch        ActionTooLong  the model wrote more than the server takes, which is not a failure
     422 at /reset, with a sentence     TaskRefused    the server can make no episode of the row
     anything else                      EnvError       a refusal, or a reply that is not the protocol's (`InvalidReply`)
 
@@ -218,7 +218,7 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
         return EnvError(
             f"{url} refused the bearer token (401). Set the environment variable TIR_ENV_TOKEN to the server's token."
         )
-    if response.status == 413 and url.endswith("/step"):
+    if response.status == 413 and url.endswith(("/step", "/step_batch")):
         return ActionTooLong(f"{url} answered HTTP 413: {reason}")
     if response.status == 404 and url.endswith("/step"):
         return session_lost(f"{url} answered HTTP 404: {reason}")

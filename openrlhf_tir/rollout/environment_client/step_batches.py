@@ -6,11 +6,12 @@
             gathering[server] -- max_batch steps, or the first waited max_wait_ms --> POST /step_batch
                 -> NDJSON, one line per finished item
 
-`send` is one attempt of one step. A reply is handed over when its line arrives, so no
-caller waits for the slowest item. An item that is refused (outcome capacity) or missing raises for its own caller only,
-whose client sends it again with the same step_id. An item whose session the server does not know raises EnvLost, as a
-single step's 404 does. A line that is no valid reply fails the step that it names. A line that names none fails the
-steps without an answer if there are as many such lines as steps; otherwise these steps are sent again.
+`send` is one attempt of one step. A reply is handed over when its line arrives, so no caller waits for the slowest
+item. An item that is refused (outcome capacity) or missing raises for its own caller only, whose client sends it again
+with the same step_id. An item whose session the server does not know raises EnvLost, as a single step's 404 does. A
+line that is no valid reply fails the step that it names. A line that names none fails the steps without an answer if
+there are as many such lines as steps; otherwise these steps are sent again. The steps of a batch that is too large for
+the server (413) are sent one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 
 from ...errors import EnvError, EnvTimeout, InfraError
 from ...protocol import NO_SESSION, EnvSchema, StepReply, StepRequest
-from .http import Broken, Full, InvalidReply, full, session_lost
+from .http import ActionTooLong, Broken, Full, InvalidReply, full, session_lost
 
 Key = tuple[str, int]
 """(session id, step id)."""
@@ -149,7 +150,10 @@ class StepBatches:
             self._flush(server)
         try:
             async with asyncio.timeout(timeout_s):
-                return await answer
+                try:
+                    return await answer
+                except ActionTooLong:  # an action of the batch, or all together: alone, only those are refused again
+                    return await self._post(server, request, timeout_s)
         except TimeoutError:
             raise EnvTimeout(
                 f"{server}/step_batch did not answer step {request.step_id} within {timeout_s:.3g} s. Add env workers."
@@ -211,7 +215,7 @@ class StepBatches:
                 async for reply in replies:
                     batch.answer(reply)
             batch.end(server)
-        except (Full, Broken, InfraError) as fault:
+        except (ActionTooLong, Full, Broken, InfraError) as fault:
             batch.fail(fault)
         except BaseException:
             batch.fail(Broken("the batch was cancelled"))

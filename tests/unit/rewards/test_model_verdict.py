@@ -71,6 +71,7 @@ def ask_of(url, deadline_s=20.0, token_env=""):
         ("Incorrectly", 0.0),
         ("It is not correct.", 0.0),
         ("The answer isn’t correct.", 0.0),
+        ("It is not **correct**.", 0.0),
     ],
 )
 def test_the_last_verdict_in_the_models_words_counts_and_no_verdict_is_a_no(words, value):

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from env_servers.env import Env, Step
 from env_servers.serving import ServingConfig, create_env_app
 from openrlhf_tir.errors import EnvError, EnvLost, EnvTimeout
+from openrlhf_tir.http_guard.guard import BodyLimits
 from openrlhf_tir.protocol import MAX_REPLY_BYTES, EnvSchema, StepReply, StepRequest
 from openrlhf_tir.rollout.environment_client.client import EnvClient, EnvLimits
 from openrlhf_tir.rollout.environment_client.http import Broken, Full
@@ -253,6 +254,26 @@ async def test_a_session_that_a_batch_server_has_forgotten_is_lost_as_one_of_a_s
             with pytest.raises(EnvLost):
                 await forgotten.step("0", step_id=0)
             assert (await kept.step("0", step_id=0)).observation == "0"
+    serving.cancel()
+
+
+async def test_an_action_that_is_too_long_for_the_server_does_not_fail_the_other_steps_of_its_batch():
+    config = ServingConfig(
+        env="sleeper", action="seconds", workers=4, prefers_batches=True, bodies=BodyLimits(max_body_bytes=1000)
+    )
+    app = create_env_app(Sleeper, config)
+    app.state.has_token = False
+    serving, port = await serve(app)
+    async with EnvClient({"sleeper": f"http://127.0.0.1:{port}"}) as client:
+        all_are_reset = asyncio.Barrier(3)
+
+        async def one(action):
+            async with client.session("sleeper", {}) as s:
+                await s.reset()
+                await all_are_reset.wait()
+                return (await s.step(action, step_id=0)).outcome
+
+        assert await asyncio.gather(one("0"), one("0" * 2000), one("0.0")) == ["ok", "model_error", "ok"]
     serving.cancel()
 
 
