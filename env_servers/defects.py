@@ -112,14 +112,25 @@ def _module_of(cls: type) -> str:
     return spec.name if cls.__module__ == "__main__" and spec is not None else cls.__module__
 
 
-async def without_exit(call: Coroutine[Any, Any, Any]) -> Any:
-    """Await user code. Turn an exit or a KeyboardInterrupt, which would end the server, into an ordinary error.
+class SelfCancelled(Exception):
+    """Raised in place of a CancelledError of user code that nobody has cancelled: something that it awaited was."""
+
+
+async def contained(call: Coroutine[Any, Any, Any]) -> Any:
+    """Await user code. Turn what would end the server, or would be taken for the end of the session, into an ordinary
+    error.
 
     Raises:
         Exited: The code asked the process to exit, or raised KeyboardInterrupt.
+        SelfCancelled: The code raised CancelledError.
     """
+    task = asyncio.current_task()
     try:
         return await call
+    except asyncio.CancelledError as e:
+        if task is not None and task.cancelling():
+            raise
+        raise SelfCancelled("it awaited something that was cancelled").with_traceback(e.__traceback__) from None
     except user_code_errors() as e:
         if not isinstance(e, SystemExit | KeyboardInterrupt):
             raise

@@ -29,7 +29,7 @@ from typing import Any
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
 
 from .admission import CapacityFull
-from .defects import without_exit
+from .defects import contained
 from .env import Env
 
 Execute = Callable[["Session", StepRequest], Coroutine[Any, Any, StepReply]]
@@ -145,7 +145,7 @@ class Session:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         try:
-            await without_exit(self.env.close())
+            await contained(self.env.close())
         except Exception as e:  # a fault of this environment must not keep the other sessions from being closed
             self.close_error = e
             log.exception("the environment failed in close", extra={"session": self.id})
@@ -210,7 +210,7 @@ class Sessions:
                 raise CapacityFull(f"{len(self._by_id)} open sessions", retry_after_s=1)
             session = self._by_id[session_id] = Session(session_id, self._factory(), opened_by, last_used=self._clock())
             session.reset = asyncio.create_task(
-                without_exit(session.env.reset(request.task, request.seed)), name=f"reset {session_id}"
+                contained(session.env.reset(request.task, request.seed)), name=f"reset {session_id}"
             )
         elif session.opened_by != opened_by:
             raise Conflict(f"session {session_id!r} is open for another task or seed. Use a new session_id.")

@@ -1,0 +1,52 @@
+"""Whatever an environment's code raises is a failure of its own step, which the reply tells."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from env_servers.env import Env, Step
+from env_servers.serving import ServingConfig, create_env_app
+
+
+class Careless(Env):
+    """Raises what its action, or its task, says."""
+
+    async def reset(self, task, seed):
+        await self._raise(task.get("raise"))
+        return ""
+
+    async def step(self, action, deadline_s):
+        await self._raise(action)
+        return Step("went well")
+
+    async def _raise(self, what):
+        if what == "inner cancellation":
+            inner = asyncio.create_task(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+
+
+@pytest.fixture
+async def http():
+    app = create_env_app(Careless, ServingConfig(env="careless", action="text"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as client:
+        yield client
+
+
+def step(step_id, action):
+    return {"session_id": "s", "step_id": step_id, "action": action, "deadline_s": 30.0}
+
+
+async def test_a_cancellation_inside_the_environment_is_not_the_end_of_its_session(http):
+    await http.post("/reset", json={"session_id": "s"})
+    reply = await http.post("/step", json=step(0, "inner cancellation"))
+    assert reply.status_code == 200 and reply.json()["outcome"] == "env_error"
+    assert (await http.post("/step", json=step(1, "go on"))).json()["observation"] == "went well"
+
+
+async def test_a_cancellation_inside_a_reset_is_answered(http):
+    reply = await http.post("/reset", json={"session_id": "s", "task": {"raise": "inner cancellation"}})
+    assert reply.status_code == 500 and (await http.get("/health")).json()["sessions"] == 0
