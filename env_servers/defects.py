@@ -20,11 +20,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from openrlhf_tir.protocol import CODE_DEFECT
+from openrlhf_tir.user_code import failures
 from openrlhf_tir.user_code.failures import Exited, suspended_at, thread_at, traceback_of, user_code_errors
-from openrlhf_tir.user_code.failures import described as described  # other files of this package take these from here
-from openrlhf_tir.user_code.failures import is_denied as is_denied
+from openrlhf_tir.user_code.failures import is_denied as is_denied  # other files of this package take these from here
 from openrlhf_tir.user_code.failures import is_outage as is_outage
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
+
+from .actions import cut_to_reply
 
 OURS = "env_servers."
 """Prefix of the modules whose classes belong to this package."""
@@ -66,13 +68,14 @@ class Defects:
         description = described(error)
         at = self._raised_at(error)
         if at is not None:
-            return {"error": description, CODE_DEFECT: at, "traceback": traceback_of(error, at.rpartition(":")[0])}
+            traceback = _sendable(traceback_of(error, at.rpartition(":")[0]))
+            return {"error": description, CODE_DEFECT: at, "traceback": traceback}
         at = self.where(method)
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
             value = repr(first.get("input"))[:SHOWN]
-            description = f"{method} gave {field} = {value}: {first['msg']}"
+            description = _sendable(f"{method} gave {field} = {value}: {first['msg']}")
         return {"error": description.removeprefix(f"{type(error).__name__}: {at}: "), CODE_DEFECT: at}
 
     def where(self, method: str) -> str:
@@ -103,6 +106,16 @@ class Defects:
             if at is not None and at.rpartition(":")[0] == file:
                 return at
         return None
+
+
+def described(error: BaseException) -> str:
+    """Return "Type: message" of an error of an environment, as a reply can hold it."""
+    return _sendable(failures.described(error))
+
+
+def _sendable(text: str) -> str:
+    """Return a text of any exception, cut to what a reply can hold, with half of a surrogate pair as an escape."""
+    return cut_to_reply(text).encode("utf-8", "backslashreplace").decode()
 
 
 def _module_of(cls: type) -> str:

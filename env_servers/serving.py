@@ -45,11 +45,11 @@ from openrlhf_tir.protocol import (
     StepReply,
     StepRequest,
 )
-from openrlhf_tir.user_code.failures import Overrun, described
+from openrlhf_tir.user_code.failures import Overrun
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
-from .defects import Defects, contained
+from .defects import Defects, contained, described
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
 from .replies import fit_reset, fit_step
@@ -266,7 +266,7 @@ class EnvService:
             else:
                 log.exception("the environment failed", extra=self._log_fields(session, request))
                 signals = self.defects.signals(e, "step") or {"error": described(e)}
-                reply = _reply(request, outcome="env_error", signals=signals)
+                reply = fit_step(_reply(request, outcome="env_error", signals=signals))
         self._record(session, request, reply.outcome, clock() - start)
         return reply
 

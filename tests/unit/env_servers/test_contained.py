@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import httpx
 import pytest
 
 from env_servers.env import Env, Step
 from env_servers.serving import ServingConfig, create_env_app
+from openrlhf_tir.protocol import CODE_DEFECT, MAX_REPLY_BYTES
 
 
 class Careless(Env):
@@ -27,6 +29,10 @@ class Careless(Env):
             inner = asyncio.create_task(asyncio.sleep(60))
             inner.cancel()
             await inner
+        if what == "a name that is not UTF-8":
+            raise RuntimeError(os.fsdecode(b"no file \xff"))
+        if what == "a long message":
+            raise RuntimeError("\0" * (3 << 20))
 
 
 @pytest.fixture
@@ -50,3 +56,18 @@ async def test_a_cancellation_inside_the_environment_is_not_the_end_of_its_sessi
 async def test_a_cancellation_inside_a_reset_is_answered(http):
     reply = await http.post("/reset", json={"session_id": "s", "task": {"raise": "inner cancellation"}})
     assert reply.status_code == 500 and (await http.get("/health")).json()["sessions"] == 0
+
+
+@pytest.mark.parametrize("package", ["env_servers.", "tests."])
+@pytest.mark.parametrize("message", ["a name that is not UTF-8", "a long message"])
+async def test_any_message_of_an_exception_reaches_the_trainer(message, package, monkeypatch):
+    monkeypatch.setattr("env_servers.defects.OURS", package)  # whether the class is the user's or ours
+    app = create_env_app(Careless, ServingConfig(env="careless", action="text"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
+        await http.post("/reset", json={"session_id": "s"})
+        reply = await http.post("/step", json=step(0, message))
+        assert reply.status_code == 200 and len(reply.content) <= MAX_REPLY_BYTES
+        signals = reply.json()["signals"]
+        assert "RuntimeError: " in signals["error"] and (CODE_DEFECT in signals) == (package == "env_servers.")
+        reply = await http.post("/reset", json={"session_id": "t", "task": {"raise": message}})
+        assert reply.status_code == 500 and "RuntimeError: " in reply.json()["detail"]
