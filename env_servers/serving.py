@@ -113,7 +113,6 @@ class EnvService:
 
     Attributes:
         draining: Set by the launcher when it is asked to stop: no session is opened any more.
-        reset_waited_at: Where the user's class waited in a reset that was given up, by id of the reset's request.
     """
 
     def __init__(
@@ -121,12 +120,10 @@ class EnvService:
     ) -> None:
         self.config = config
         self.draining = False
-        self.reset_waited_at: dict[int, str] = {}
         self.defects = Defects(factory)
         self.watch = LoopWatch(self.defects.files)
         self.admission = Admission(config.workers, config.max_queue)
         self.sessions = Sessions(factory, max_sessions=config.max_sessions, ttl_s=config.session_ttl_s)
-        self.sessions.on_failed_reset = self._note_where_reset_waited
         common_gauges: dict[str, Callable[[], float]] = {
             "sessions": self.sessions.__len__,
             "running": lambda: self.admission.running,
@@ -147,16 +144,21 @@ class EnvService:
             raise HTTPException(
                 503, "The server is draining and opens no sessions. Use another one.", {"Retry-After": "5"}
             )
+        waited_at: str | None = None
+
+        def note_where_it_waits(reset: asyncio.Task[str]) -> None:
+            nonlocal waited_at
+            waited_at = self.defects.waits_at(reset)
+
         try:
             async with asyncio.timeout(self.config.reset_timeout_s) as deadline:
                 await self.watch.turn()
                 with self.watch.allows(self.config.reset_timeout_s):
-                    session, observation = await self.sessions.open(request)
+                    session, observation = await self.sessions.open(request, note_where_it_waits)
         except (CapacityFull, Conflict):
             raise
         except (Exception, Overrun) as e:  # as in _execute: the failure of the environment
             late = isinstance(e, TimeoutError) and deadline.expired()
-            at = self.reset_waited_at.pop(id(request), None)
             defect = None if late else self.defects.signals(e, "reset")
             if isinstance(e, MALFORMED_TASK) and defect is None:
                 raise HTTPException(422, f"task: {described(e)}") from e
@@ -167,8 +169,8 @@ class EnvService:
                 raise _Defect(defect) from e
             if late:
                 message = f"env_error: reset did not finish within {self.config.reset_timeout_s:g} s and was cancelled."
-                if at:
-                    raise HTTPException(504, f"{message} It waited at {at}.") from e
+                if waited_at:
+                    raise HTTPException(504, f"{message} It waited at {waited_at}.") from e
                 raise HTTPException(500, message) from e
             raise HTTPException(500, f"env_error: reset failed with {described(e)}") from e
         if isinstance(observation, str):
@@ -214,10 +216,6 @@ class EnvService:
             defect = self.defects.signals(session.close_error, "close")
             reply.update({"signals": defect} if defect else {})
         return reply
-
-    def _note_where_reset_waited(self, request: ResetRequest, reset: asyncio.Task[str]) -> None:
-        if at := self.defects.waits_at(reset):
-            self.reset_waited_at[id(request)] = at
 
     async def step_or_outcome(self, request: StepRequest) -> StepReply:
         """Run a step of a batch. A refusal becomes the outcome of its item, so that it does not refuse the others."""

@@ -11,8 +11,8 @@
     Session.abandon(step_id)                 a caller hung up: a step that has not begun, and for which no other caller
                                              waits, is dropped as if it had never been sent
 
-A session unused for `ttl_s` seconds is closed by `expire`. When `max_sessions` are open a new one is refused
-(CapacityFull); an open one is never evicted.
+A session unused for `ttl_s` seconds is closed by `expire`; a running step uses it. When `max_sessions` are open a new
+one is refused (CapacityFull); an open one is never evicted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
+from openrlhf_tir.user_code.failures import Overrun
 
 from .admission import CapacityFull
 from .defects import contained
@@ -35,6 +36,9 @@ from .env import Env
 Execute = Callable[["Session", StepRequest], Coroutine[Any, Any, StepReply]]
 """Runs one step of a session and returns its reply."""
 log = logging.getLogger(__name__)
+CLOSE_S = 60.0
+"""Seconds for which the end of a session waits for the environment's `close`, which goes on behind that: one that never
+returns must not keep other sessions from expiring, nor the server from ending."""
 
 
 class NoSession(Exception):
@@ -68,7 +72,7 @@ class Session:
         opened_by: Task and seed of the /reset that opened it.
         reset: The task that computes the first observation.
         step_lock: Held by the step that runs: steps of one session run one after another.
-        last_used: Time of the last request, by the clock of `Sessions`.
+        last_used: Time at which the session was last known to be in use, by the clock of `Sessions`.
         answers: Answers by step_id, oldest first.
         newest_dropped: Highest step_id whose cached reply was dropped; -1 if none was.
         close_error: What the environment raised in `close`.
@@ -82,7 +86,7 @@ class Session:
     last_used: float = 0.0
     answers: OrderedDict[int, _Answer] = field(default_factory=OrderedDict)
     newest_dropped: int = -1
-    close_error: Exception | None = None
+    close_error: BaseException | None = None
 
     async def step(self, request: StepRequest, execute: Execute, keep: int) -> StepReply:
         """Return the reply to a step, which runs at most once.
@@ -136,17 +140,24 @@ class Session:
             dropped_id, _ = self.answers.popitem(last=False)
             self.newest_dropped = max(self.newest_dropped, dropped_id)
 
+    def running(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks of the reset and of steps that have not ended."""
+        tasks: list[asyncio.Task[Any]] = [answer.task for answer in self.answers.values()]
+        if self.reset is not None:
+            tasks.append(self.reset)
+        return [task for task in tasks if not task.done()]
+
     async def close(self) -> None:
         """Cancel what runs and close the environment. An exception of the environment is logged and kept."""
-        running: list[asyncio.Task[Any]] = [answer.task for answer in self.answers.values() if not answer.task.done()]
-        if self.reset is not None and not self.reset.done():
-            running.append(self.reset)
+        running = self.running()
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        closing = asyncio.create_task(contained(self.env.close()), name=f"close {self.id}")
         try:
-            await contained(self.env.close())
-        except Exception as e:  # a fault of this environment must not keep the other sessions from being closed
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.shield(closing)
+        except (Exception, Overrun) as e:  # a fault of this environment must not keep other sessions from being closed
             self.close_error = e
             log.exception("the environment failed in close", extra={"session": self.id})
 
@@ -174,9 +185,7 @@ class Sessions:
         self.max_sessions = max_sessions
         self.ttl_s = ttl_s
         self._clock = clock
-        self._by_id: OrderedDict[str, Session] = OrderedDict()  # least recently used first
-        self.on_failed_reset: Callable[[ResetRequest, asyncio.Task[str]], None] = lambda request, reset: None
-        """Called with a reset that failed, or that is about to be cancelled because its caller gave up."""
+        self._by_id: dict[str, Session] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -188,11 +197,17 @@ class Sessions:
             possible_reasons = f"never opened, closed, expired after {self.ttl_s:g} s, or opened on another server"
             raise NoSession(f"No session {session_id!r} here: {possible_reasons}. POST /reset first.")
         session.last_used = self._clock()
-        self._by_id.move_to_end(session_id)
         return session
 
-    async def open(self, request: ResetRequest) -> tuple[Session, str]:
+    async def open(
+        self, request: ResetRequest, on_failed_reset: Callable[[asyncio.Task[str]], None] = lambda reset: None
+    ) -> tuple[Session, str]:
         """Open a session, or return the open one if the same request comes again.
+
+        Args:
+            request: The session's id, task and seed.
+            on_failed_reset: Called with a reset that failed, or that is about to be cancelled because its caller gave
+                up.
 
         Returns:
             The session and its first observation.
@@ -218,7 +233,7 @@ class Sessions:
         try:
             return session, await asyncio.shield(session.reset)
         except BaseException:
-            self.on_failed_reset(request, session.reset)
+            on_failed_reset(session.reset)
             await self.close(session_id)
             raise
 
@@ -237,13 +252,12 @@ class Sessions:
         return len(owned)
 
     async def expire(self) -> None:
-        """Close the sessions that were unused for `ttl_s` and have no step running."""
-        deadline = self._clock() - self.ttl_s
-        expired = [
-            session.id
-            for session in self._by_id.values()
-            if session.last_used < deadline and all(answer.task.done() for answer in session.answers.values())
-        ]
+        """Close the sessions that were unused for `ttl_s`."""
+        now = self._clock()
+        for session in self._by_id.values():
+            if session.running():
+                session.last_used = now
+        expired = [session.id for session in self._by_id.values() if session.last_used < now - self.ttl_s]
         await asyncio.gather(*map(self.close, expired))
 
     async def close_all(self) -> None:

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from env_servers import sessions as sessions_module
 from env_servers.env import Env
-from env_servers.sessions import Sessions
-from openrlhf_tir.protocol import ResetRequest
+from env_servers.sessions import Session, Sessions
+from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
+from openrlhf_tir.user_code.failures import Overrun
 
 
 class Closing(Env):
@@ -45,3 +47,52 @@ async def test_sessions_are_closed_concurrently_and_a_failing_close_stops_no_oth
         else:
             await (sessions.close_all() if reason == "stopped" else sessions.expire())
     assert len(sessions) == 0 and Closing.started == 3
+
+
+class Stuck(Env):
+    """Never returns from `close`, or is interrupted in it as a class that blocks its server is."""
+
+    def __init__(self, failure: str) -> None:
+        self._failure = failure
+
+    async def close(self) -> None:
+        if self._failure == "interrupted":
+            raise Overrun("it blocked its process")
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("failure", ["never returns", "interrupted"])
+async def test_a_close_that_never_ends_or_is_interrupted_keeps_nothing_from_expiring(failure, monkeypatch):
+    monkeypatch.setattr(sessions_module, "CLOSE_S", 0.05)
+    now = [0.0]
+    sessions = Sessions(lambda: Stuck(failure), max_sessions=8, ttl_s=1.0, clock=lambda: now[0])
+    session, _ = await sessions.open(ResetRequest(session_id="s"))
+    now[0] = 2.0
+    async with asyncio.timeout(60):
+        await sessions.expire()
+    assert len(sessions) == 0 and session.close_error is not None
+
+
+async def test_a_session_is_in_use_while_its_step_runs():
+    now = [0.0]
+    sessions = Sessions(Env, max_sessions=8, ttl_s=10.0, clock=lambda: now[0])
+    session, _ = await sessions.open(ResetRequest(session_id="s"))
+    may_end = asyncio.Event()
+
+    async def execute(session: Session, request: StepRequest) -> StepReply:
+        await may_end.wait()
+        return StepReply(session_id=session.id, step_id=request.step_id)
+
+    request = StepRequest(session_id="s", step_id=0, action="", deadline_s=60.0)
+    step = asyncio.create_task(session.step(request, execute, keep=4))
+    for now[0] in (5.0, 15.0):
+        await asyncio.sleep(0)
+        await sessions.expire()
+    may_end.set()
+    await step
+    now[0] = 24.0
+    await sessions.expire()
+    assert len(sessions) == 1
+    now[0] = 26.0
+    await sessions.expire()
+    assert len(sessions) == 0
