@@ -10,6 +10,7 @@ names must catch their errors itself.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import inspect
 import json
@@ -24,6 +25,7 @@ from env_servers.actions import CALLS, BadAction, cut_to_reply, read_calls
 from env_servers.defects import contained, described, is_denied, is_outage
 from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
+from openrlhf_tir.waiting.daemon_threads import in_daemon_thread
 
 from .session_thread import SessionThread
 
@@ -176,8 +178,14 @@ class ToolEnv(Env):
         return {"tool_scores": scores} if scores else {}
 
     async def close(self) -> None:
+        errors = []
         for tool in self.callables:
-            await tool.end(self.session)
+            try:
+                await tool.end(self.session)
+            except Exception as e:  # the other tools must still be told
+                errors.append(e)
+        if errors:
+            raise errors[0]
 
 
 class TrlEnv(ToolEnv):
@@ -269,11 +277,25 @@ def _in_executed_text(error: Exception) -> bool:
 
 
 async def called(thread: Executor | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function, in `thread` (None: any) if it may block, and await the result if it is awaitable."""
+    """Call a function and await the result if it is awaitable.
+
+    A function that may block is called in `thread`, or if that is None in a thread of its own: calls that never return
+    must not use up the threads of other sessions.
+
+    Raises:
+        BlockingIOError: The system starts no more threads. It is an outage (`is_outage`), and not the function's error.
+    """
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
     call = functools.partial(function, *args, **kwargs)
-    result = await asyncio.get_running_loop().run_in_executor(thread, call)
+    if thread is not None:
+        pending = asyncio.get_running_loop().run_in_executor(thread, call)
+    else:
+        try:
+            pending = in_daemon_thread(call)
+        except RuntimeError as e:  # a limit of the system or of the container
+            raise BlockingIOError(errno.EAGAIN, str(e)) from None
+    result = await pending
     return await result if inspect.isawaitable(result) else result
 
 

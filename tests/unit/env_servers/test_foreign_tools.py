@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import threading
+from pathlib import Path
 
 import httpx
 import pytest
@@ -122,6 +125,19 @@ class Guess(BaseTool):
 
     async def release(self, instance_id: str, **kwargs) -> None:
         del self.open[instance_id]
+'''
+WAITING = '''
+import time
+
+
+def wait(seconds: float) -> str:
+    """Wait.
+
+    Args:
+        seconds: How long.
+    """
+    time.sleep(seconds)
+    return "done"
 '''
 YAML = """
 tools:
@@ -289,6 +305,28 @@ async def test_an_environment_of_trl_has_its_methods_as_tools_and_its_reward(tmp
         await session.close()
 
 
+async def test_calls_that_never_return_leave_the_threads_of_other_calls_alone(tmp_path):
+    path = tmp_path / "tools.py"
+    path.write_text(WAITING)
+    env, _ = await opened(load(ENVIRONMENT, f"{path}:wait"))
+    hanging = [asyncio.create_task(env.step(action(("wait", {"seconds": 600.0})), 5.0)) for _ in range(40)]
+    async with asyncio.timeout(60):
+        assert (await env.step(action(("wait", {"seconds": 0.0})), 5.0)).observation == "done"
+    for step in hanging:
+        step.cancel()
+
+
+async def test_a_machine_without_threads_fails_the_step_and_is_not_shown_to_the_model(trl, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    env, _ = await opened(load(ENVIRONMENT, f"{trl}:TOOLS"))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(BlockingIOError):
+            await env.step(action(("multiply", {"a": 3})), 5.0)
+
+
 @pytest.fixture
 def verl(tmp_path, monkeypatch):
     """verl's YAML file beside the module that it names, on a machine without verl."""
@@ -321,6 +359,18 @@ async def test_a_missing_argument_of_a_verl_tool_is_a_model_error(verl):
     env, _ = await opened(load(ENVIRONMENT, verl))
     step = await env.step(action(("guess", {})), 5.0)
     assert step.outcome == "model_error" and step.signals["error_type"] == "refused"
+
+
+async def test_a_tool_whose_release_fails_keeps_no_other_tool_from_its_own(verl):
+    second_tool = YAML.partition("tools:\n")[2].replace('name: "guess"', 'name: "guess_again"')
+    Path(verl).write_text(YAML + second_tool)
+    cls = load(ENVIRONMENT, verl)
+    env, _ = await opened(cls)
+    first, second = [tool.tool for tool in cls.callables]
+    first.open.clear()  # its release raises KeyError
+    with pytest.raises(KeyError):
+        await env.close()
+    assert not second.open
 
 
 def test_a_verl_tool_class_without_its_yaml_is_refused_with_the_remedy(verl):
