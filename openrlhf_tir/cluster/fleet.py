@@ -1,7 +1,8 @@
 """Keep the wanted number of engines running, whatever happens to them: joins, deaths, silence, growing, shrinking.
 
     resize(n)    too few engines: launch one, prove its weights, add it to the router
-                 too many: let the highest indices drain, then stop them
+                 too many: let the highest indices drain, then stop them; one that still drains stays if the number
+                 grows again
     heartbeats   no answer MISSED_HEARTBEATS times: the engine gets no new groups; for `unresponsive`: it is lost,
                  also while its weights are being proved
     lost         it leaves the router, is killed, and another one is launched in its place
@@ -109,7 +110,10 @@ class Fleet:
             self._join(engine)
 
     def resize(self, size: int) -> None:
-        """Set the number of engines. New ones are launched; surplus ones finish their groups and are stopped."""
+        """Set the number of engines. New ones are launched; surplus ones finish their groups and are stopped.
+
+        Those that have not finished their groups yet stay if the number grows again.
+        """
         self.size = size
         self._reconcile()
 
@@ -136,6 +140,12 @@ class Fleet:
         """Begin what brings the number of engines to `size`."""
         staying = [engine for engine in self.members if engine not in self._retiring]
         number = len(staying) + len(self._launching)
+        # An engine that still drains has the weights, and holds its GPU: where that is shared with the learner, another
+        # one would have no place.
+        for engine in sorted(self._retiring, key=lambda engine: engine.index)[: max(0, self.size - number)]:
+            self._retiring.pop(engine).cancel()
+            self.router.keep(engine.name)
+            number += 1
         for _ in range(self.size - number):
             taken = {engine.index for engine in self.members} | self._launching.keys()
             index = next(i for i in range(len(taken) + 1) if i not in taken)

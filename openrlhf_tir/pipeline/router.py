@@ -205,6 +205,12 @@ class Router(Generic[EngineT]):
             self._changed.notify()
         await self._changed.until(lambda: name not in self.engines or not self.engines[name].assigned)
 
+    def keep(self, name: str) -> None:
+        """Give an engine that drains new groups again."""
+        if name in self.engines:
+            self.engines[name].draining = False
+            self._changed.notify()
+
     def set_launch_error(self, error: BaseException | None) -> None:
         """Note that no engine will come any more, and why: `place` raises PipelineError if there is none. None: one may
         come again."""

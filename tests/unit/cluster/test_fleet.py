@@ -121,6 +121,43 @@ def test_growing_adds_actors_and_shrinking_lets_the_youngest_finish_their_groups
     run(scenario())
 
 
+def test_an_actor_that_still_drains_stays_when_the_fleet_grows_again():
+    async def scenario():
+        c = Cluster(3)
+        await c.fleet.start()
+        async with c.fleet.router.place("p", 16), c.fleet.router.place("q", 16), c.fleet.router.place("r", 16):
+            c.fleet.resize(1)
+            await asyncio.sleep(5)
+            c.fleet.resize(2)
+            await asyncio.sleep(5)
+            async with c.fleet.router.place("s", 16) as first, c.fleet.router.place("t", 16) as second:
+                assert {first.name, second.name} == {"rollout-0", "rollout-1"}
+        await asyncio.sleep(5)
+        assert c.names == ["rollout-0", "rollout-1"]
+        assert [a.end for a in c.started] == ["", "", "stopped"], "and no other one is started"
+        c.fleet.resize(1)
+        await asyncio.sleep(5)
+        assert c.names == ["rollout-0"] and c.started[1].end == "stopped"
+        await c.fleet.stop()
+
+    run(scenario())
+
+
+def test_an_actor_that_drains_takes_the_place_of_one_that_dies():
+    async def scenario():
+        c = Cluster(2)
+        await c.fleet.start()
+        async with c.fleet.router.place("p"), c.fleet.router.place("q"):
+            c.fleet.resize(1)
+            await asyncio.sleep(5)
+            c.fleet.mark_lost(c.started[0], "killed by a test")
+        await asyncio.sleep(20)
+        assert c.names == ["rollout-1"] and len(c.started) == 2
+        await c.fleet.stop()
+
+    run(scenario())
+
+
 def test_shrinking_gives_up_those_that_are_still_starting_first():
     async def scenario():
         c = Cluster(1)

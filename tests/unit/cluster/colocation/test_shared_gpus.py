@@ -148,6 +148,20 @@ def test_more_engines_than_ranks_are_refused(ray: Ray, events):
     run(session())
 
 
+def test_engines_grow_again_while_one_of_them_still_drains_beside_its_rank(ray: Ray, events):
+    async def session() -> list[str]:
+        pool = (await started(config())).pool
+        async with pool.router.place("p", 16), pool.router.place("q", 16):
+            pool.resize(1)
+            await asyncio.sleep(1)
+            pool.resize(2)
+            await asyncio.sleep(1)
+        await asyncio.sleep(1000)
+        return sorted(member.name for member in pool.members)
+
+    assert run(session()) == ["rollout-0", "rollout-1"]
+
+
 def test_ranks_that_do_not_start_leave_no_engine_behind(ray: Ray, events):
     watched = ray.prepare
 
