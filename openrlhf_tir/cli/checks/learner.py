@@ -15,7 +15,7 @@ from typing import Any
 from ...config import Config
 from ...config.sections.learner import ALL_LINEAR, target_fault
 from ...errors import ConfigError
-from ...memory.model_size import Experts
+from ...memory.model_size import INCOMPLETE, Experts
 from .weights import tensors_of
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def _has_experts(model: Mapping[str, Any]) -> bool | None:
     """Return None for a damaged configuration, which the loading of the model reports."""
     try:
         return Experts.of(model) is not None
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except INCOMPLETE:
         return None
 
 

@@ -39,6 +39,7 @@ def test_a_dense_model_is_refused_and_a_mixture_is_not(experts):
     with pytest.raises(ConfigError, match=r"rollout\.routing_replay"):
         check_routing(cfg, {"model_type": "qwen2", "hidden_size": 64})
     check_routing(Config(), {"model_type": "qwen2"})
+    check_routing(cfg, {"model_type": "qwen3_moe", experts: float("inf")})  # the loading of the model reports it
 
 
 def small_mixture(model_type: str) -> dict[str, object]:
