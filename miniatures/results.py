@@ -77,6 +77,7 @@ def evaluation_in(file: Path) -> Evaluation:
 def kinds_table(run_dir: Path, unseen_kinds: Collection[str]) -> Table:
     """Return accuracy by kind of problem before and after training, for a terminal."""
     from rich.table import Table
+    from rich.text import Text
 
     before, after = evaluations(run_dir)
     table = Table(title="Held-out accuracy by kind of problem, in %", title_justify="left")
@@ -88,7 +89,7 @@ def kinds_table(run_dir: Path, unseen_kinds: Collection[str]) -> Table:
     )
     for kind in kinds:
         values = [_of(at, figure, kind) for figure in FIGURES for at in (before, after)]
-        table.add_row(f"{kind} (never trained)" if kind in unseen_kinds else kind, *map(_percent, values))
+        table.add_row(Text(f"{kind} (never trained)" if kind in unseen_kinds else kind), *map(_percent, values))
     for label, unseen in (("trained kinds", False), ("kinds never trained", True)):
         values = [
             at.mean(figure, unseen=unseen, unseen_kinds=unseen_kinds) if at else None

@@ -23,6 +23,7 @@ from openrlhf_tir.cluster.jobs.evaluate import evaluate_held_out
 from openrlhf_tir.cluster.jobs.inputs import Inputs
 from openrlhf_tir.cluster.jobs.measured import EvalResult
 from openrlhf_tir.cluster.nodes import has_gpus, only_here
+from openrlhf_tir.cluster.say import say
 from openrlhf_tir.cluster.services import Services
 from openrlhf_tir.config import Config
 from openrlhf_tir.telemetry.progress import bar
@@ -136,9 +137,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             await services.publishing(publisher).publish(0)
             if measured:
                 missed = "; ".join(check_gates(measured[-1][0], gates))
-                services.console.print(
-                    f"not as wanted yet: {missed}. The fine-tuning goes on.", soft_wrap=True, highlight=False
-                )
+                say(services.console, f"not as wanted yet: {missed}. The fine-tuning goes on.")
             measured.append(
                 await evaluate_held_out(
                     services,

@@ -11,6 +11,7 @@ from openrlhf_tir.cluster.jobs.inputs import load_inputs
 from openrlhf_tir.cluster.jobs.measured import HeldOut
 from openrlhf_tir.cluster.jobs.run_job import run_job
 from openrlhf_tir.cluster.jobs.train import run_training
+from openrlhf_tir.cluster.say import say
 from openrlhf_tir.cluster.services import running_services
 from openrlhf_tir.config import Config
 from openrlhf_tir.observability.report.summary import Summary
@@ -34,7 +35,7 @@ def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:
         inputs = load_inputs(cold)
         async with running_services(cold) as services:
             await make_base(services, base, inputs)
-            services.console.print(f"base model: {base.directory}", soft_wrap=True)
+            say(services.console, f"base model: {base.directory}")
         return base.directory
 
     return run_job(go())

@@ -63,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
     token = os.environ.get(args.token_env) or None
     health, schema = probe_env(args.url, token=token, timeout_s=args.timeout)
     print(
-        f"{args.url}: env {health.env!r}, {health.status}, isolation {health.isolation}, "
+        f"{args.url}: env {health.env!r}, {health.status}, isolation {printable(health.isolation)}, "
         f"capacity {health.capacity}, running {health.running}, sessions {health.sessions}"
     )
     print(
-        f"action: {schema.action}; {'stateful' if schema.stateful else 'stateless'}; prefers batches:"
+        f"action: {printable(schema.action)}; {'stateful' if schema.stateful else 'stateless'}; prefers batches:"
         f" {'yes' if schema.prefers_batches else 'no'}"
     )
     if args.quick:

@@ -44,8 +44,10 @@ def as_json(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
 def table(plan: Plan, results: Sequence[Result]) -> Table:
     """Return a table with one row per set and setting; shares are percentages with their intervals."""
     from rich.table import Table
+    from rich.text import Text
 
-    out = Table(title=f"Evaluation of {plan.cfg.actor.model_name_or_path}", title_justify="left")
+    # A name may have [words] that rich would take for markup.
+    out = Table(title=Text(f"Evaluation of {plan.cfg.actor.model_name_or_path}"), title_justify="left")
     # If an environment reports figures, pass^n is shown, which is tau-bench's own measure.
     played = any("env" in result.figures for result in results)
     out.add_column("set")
@@ -58,7 +60,7 @@ def table(plan: Plan, results: Sequence[Result]) -> Table:
         figures = result.figures
         n = figures["n"]
         out.add_row(
-            result.name,
+            Text(result.name),
             *([f"{result.setting:g}"] if result.setting is not None else []),
             f"{figures['problems']}",
             f"{n}",

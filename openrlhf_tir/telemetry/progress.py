@@ -283,12 +283,12 @@ def bar(description: str, total: int | None, console: Console | None = None) -> 
         with heartbeat.doing(description) as note:
             yield from _text_bar(description, total, console, note)
         return
-    columns = [SpinnerColumn(), TextColumn("[bold]{task.description}")]
+    columns = [SpinnerColumn(), TextColumn("{task.description}", style="bold", markup=False)]
     if total is not None:
         columns += [BarColumn(bar_width=40), MofNCompleteColumn()]
     with (
         RichProgress(
-            *columns, TimeElapsedColumn(), TextColumn("[dim]{task.fields[note]}"), console=console
+            *columns, TimeElapsedColumn(), TextColumn("{task.fields[note]}", style="dim", markup=False), console=console
         ) as progress,
         heartbeat.in_place(lambda line: None),
         heartbeat.doing(description),

@@ -41,6 +41,12 @@ def test_a_set_has_a_row_with_its_intervals():
     assert "25.0 [0.0, 50.0]" in row and "0.88" in row and "0.29" in row
 
 
+def test_names_are_shown_as_they_are():
+    plan = Plan(Config(actor={"model_name_or_path": "/m[/b]"}), [], [])
+    text = shown(plan, Result("own[/red]", None, figures(ITEMS, 4)))
+    assert "/m[/b]" in text and "own[/red]" in text
+
+
 def test_what_has_no_figure_is_a_dash():
     row = next(
         line

@@ -199,9 +199,9 @@ def test_a_bar_without_a_terminal_speaks_at_every_tenth_and_carries_the_note():
 @pytest.mark.parametrize("total", [10, None])
 def test_a_bar_on_a_terminal_shows_what_it_does(total):
     console = terminal()
-    with bar("evaluation", total, console) as advance:
-        advance(4, note="accuracy 0.5")
-    assert "evaluation" in console.file.getvalue() and "accuracy 0.5" in console.file.getvalue()
+    with bar("evaluate /m[/b]", total, console) as advance:
+        advance(4, note="accuracy 0.5[/]")
+    assert "evaluate /m[/b]" in console.file.getvalue() and "accuracy 0.5[/]" in console.file.getvalue()
 
 
 def test_a_fault_inside_a_bar_is_not_reported_as_done():
