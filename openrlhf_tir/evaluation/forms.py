@@ -81,20 +81,24 @@ def question(where: str, row: Row) -> str | list[Any]:
 
 
 def _one_answer(where: str, answer: Any) -> str:
-    """Return an answer as text. Several parts of one answer are joined, because they are asked for together.
+    """Return an answer as text. Several parts of one answer are joined, because they are asked for together."""
+    parts = answer if isinstance(answer, list) and answer else [answer]
+    for part in parts:
+        if not _states_something(part):
+            raise DataError(f"{where}: the answer is {kind(part)}, not text or a number. Correct the row.")
+    return ", ".join(map(_plain, parts))
 
-    NaN is refused: pandas writes it for a missing answer, and no response would be right.
+
+def _states_something(answer: Any) -> bool:
+    """Return True for a text or a number.
+
+    Not for NaN: pandas writes it for a missing answer, and no response would be right.
     """
-    if isinstance(answer, list) and answer and all(isinstance(part, str | int | float) for part in answer):
-        return ", ".join(_plain(part) for part in answer)
-    if (
-        isinstance(answer, bool)
-        or not isinstance(answer, str | int | float)
-        or not str(answer).strip()
-        or (isinstance(answer, float) and not math.isfinite(answer))
-    ):
-        raise DataError(f"{where}: the answer is {kind(answer)}, not text or a number. Correct the row.")
-    return _plain(answer)
+    if isinstance(answer, str):
+        return bool(answer.strip())
+    if isinstance(answer, float):
+        return math.isfinite(answer)
+    return isinstance(answer, int) and not isinstance(answer, bool)
 
 
 def _plain(answer: str | int | float) -> str:

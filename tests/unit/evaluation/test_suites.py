@@ -12,6 +12,7 @@ import pytest
 
 from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import ConfigError, DataError
+from openrlhf_tir.evaluation.forms import maths
 from openrlhf_tir.evaluation.suites import SUITES, SuiteFile, convert, find, reward_for, rows_of, size_fact
 from openrlhf_tir.rewards import call_now, load
 from openrlhf_tir.rewards.context import RewardContext
@@ -218,6 +219,13 @@ def test_an_answer_that_pandas_has_as_nan_is_none(tmp_path):
     pq.write_table(pa.table({"problem": ["P", "Q"], "answer": [204.0, float("nan")]}), tmp_path / "aime24.parquet")
     with pytest.raises(DataError, match=r"row 2: .*nan \(float\)"):
         list(rows_of(find("aime24", tmp_path)))
+
+
+@pytest.mark.parametrize("part", ["", " ", True, None, float("nan")])
+def test_a_part_of_an_answer_that_states_nothing_is_refused_like_such_an_answer(part):
+    with pytest.raises(DataError, match="the answer is "):
+        maths("here", {"question": "P", "final_answer": ["2", part]})
+    assert maths("here", {"question": "P", "final_answer": ["$2$", 3.0]})["label"] == "2, 3"
 
 
 def test_a_question_with_two_answers_of_one_id_is_refused(tmp_path):
