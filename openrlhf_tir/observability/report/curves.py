@@ -32,7 +32,7 @@ def series(columns: Columns, name: str) -> np.ndarray | None:
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """Return the centred moving mean over 1/20 of the run, ignoring NaN; the raw values if there are fewer than 30.
+    """Return the centred moving mean over 1/20 of the run, ignoring NaN. Fewer than 40 values are returned as they are.
 
     Args:
         values: [steps] float64.
@@ -40,7 +40,7 @@ def smooth(values: np.ndarray) -> np.ndarray:
     Returns:
         [steps] float64, NaN where the value is.
     """
-    half = len(values) // 40 if len(values) >= 30 else 0
+    half = len(values) // 40
     if half == 0:
         return values
     kernel = np.ones(2 * half + 1)
@@ -224,11 +224,13 @@ def step_time(columns: Columns) -> Figure | None:
     phases = {
         "replay_wait_s": ("wait for groups", COLORS[3]),
         "gate_wait_s": ("wait for staleness gate", COLORS[1]),
+        "turn_s": ("wait for the GPUs", COLORS[7]),
         "accumulate_s": ("gradients of a batch's first groups", COLORS[6]),
         "step_s": ("learner step", COLORS[0]),
         "drain_s": ("drain", COLORS[5]),
         "push_s": ("weight push", COLORS[4]),
         "checkpoint_s": ("checkpoint", COLORS[2]),
+        "evaluate_s": ("wait for an evaluation", MUTED),
     }
     measured = {name: series(columns, name) for name in phases}
     phases = {

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from ...config import Config
-from ...telemetry.metrics import last, untrained
+from ...telemetry.metrics import last, total, untrained
 from . import cycle, html
 from .environments import HEAD, rows_of
 from .summary import Summary, percent, points, rows
@@ -96,7 +96,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         for label, before, after in rows(end):
             if label in TILES:
                 tiles.append((f"held-out {label}", percent(after), f"from {percent(before)} ({points(before, after)})"))
-    elif accuracy := last(run.columns, "accuracy"):
+    elif (accuracy := last(run.columns, "accuracy")) is not None:
         tiles.append(("training accuracy", percent(accuracy), "last step"))
     if end:
         tiles += [
@@ -110,7 +110,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
             (
                 "learner steps",
                 f"{max(run.columns['step'])}",
-                f"in {_duration(run.columns['time'][-1] - run.columns['time'][0])}",
+                f"in {_duration(total(run.columns, 'wall_s'))}",
             )
         )
     return tiles

@@ -11,6 +11,7 @@ from openrlhf_tir.errors import DataError
 from openrlhf_tir.observability.report import style, summary
 from openrlhf_tir.observability.report.build import build_report
 from openrlhf_tir.observability.report.environments import rows_of
+from openrlhf_tir.observability.report.page import Run, _tiles
 from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.telemetry.lost import put_on_record
 from openrlhf_tir.telemetry.metrics import MetricsLog
@@ -92,6 +93,14 @@ def test_a_partial_run_leaves_out_what_it_cannot_show_and_says_so(tmp_path):
     ):
         assert remark in page
     assert "zero_variance" in page and "15" in page
+
+
+def test_the_headlines_of_a_run_without_a_summary_are_of_its_updates(tmp_path):
+    """None of the answers is right. Three updates take 40 s each, the first included; a resume waited for days."""
+    columns = {"step": [1, 2, 3], "time": [40.0, 80.0, 1e6], "accuracy": [0.5, None, 0.0], "wall_s": [40.0] * 3}
+    tiles = _tiles(Run("run", "", None, columns, {}, [], []))
+    assert [tile[:2] for tile in tiles] == [("training accuracy", "0.0 %"), ("learner steps", "3")]
+    assert tiles[1][2].endswith(" 2 min 0 s")
 
 
 def test_a_setting_that_is_unset_where_its_default_is_a_value_is_shown_as_none(tmp_path):
