@@ -78,6 +78,8 @@ class LivePage:
         self._plots: dict[str, Plot] = {}
         self._columns: dict[str, list] = {}
         self._pictures: dict[str, bytes | None] = {}
+        self._samples_version = ""
+        self._samples_changed_at = 0.0
 
     @property
     def name(self) -> str:
@@ -183,9 +185,15 @@ class LivePage:
             return self._version
 
     def samples_version(self) -> str:
-        """Return a text that changes when a group came to an end, at most every REDRAW_S."""
-        stamp = _stamp(self.run_dir / LEDGER)
-        return f"{stamp}-{int(self._clock() // REDRAW_S)}" if self._condition()[0] == "running" else stamp
+        """Return a text that changes when the ledger did, at most every REDRAW_S while the run is running."""
+        with self._lock:
+            now = self._clock()
+            stamp = _stamp(self.run_dir / LEDGER)
+            is_due = now - self._samples_changed_at >= REDRAW_S or self._condition()[0] != "running"
+            if stamp != self._samples_version and is_due:
+                self._samples_version = stamp
+                self._samples_changed_at = now
+            return self._samples_version
 
     def _refresh(self) -> None:
         """Read what the run has written since the last reading, at most every REDRAW_S."""
@@ -271,7 +279,8 @@ TILES = (
     ("KL to the sampler", "kl_rollout", "{:.2g}"),
     ("KL to the reference", "kl_ref", "{:.2g}"),
     ("gradient norm", "grad_norm", "{:.3g}"),
-    ("clipped", "clip_high", "{:.1%}"),
+    ("clipped, low side", "clip_low", "{:.1%}"),
+    ("clipped, high side", "clip_high", "{:.1%}"),
     ("staleness", "staleness_mean", "{:.1f}"),
     ("update", "wall_s", "{:.0f} s"),
 )

@@ -115,6 +115,37 @@ def test_the_page_shows_an_update_when_it_is_there_and_draws_again_at_most_every
     assert client.get("/state.json").json()["figures"] != after["figures"]
 
 
+def test_samples_are_asked_for_again_when_a_group_ended_and_at_most_every_few_seconds(client, tmp_path, clock):
+    def version() -> str:
+        write_status(tmp_path, time=clock.now)
+        return client.get("/state.json").json()["samples"]
+
+    def end_a_group() -> None:
+        with (tmp_path / "ledger.jsonl").open("a") as file:
+            file.write("{}\n")
+
+    drop_a_group(tmp_path, "x")
+    first = version()
+    clock.now += REDRAW_S
+    assert version() == first, "nothing has ended since"
+    end_a_group()
+    second = version()
+    assert second != first
+    clock.now += REDRAW_S / 2
+    end_a_group()
+    assert version() == second
+    clock.now += REDRAW_S
+    assert version() != second
+
+
+def test_both_sides_of_the_clip_range_are_shown(client, tmp_path):
+    write_status(tmp_path)
+    with MetricsLog(tmp_path, Logger(tensorboard_dir=None)) as log:
+        log.log(1, {"clip_low": 0.25, "clip_high": 0.125})
+    now = client.get("/state.json").json()["now"]
+    assert "25.0%" in now and "12.5%" in now
+
+
 @pytest.mark.slow
 def test_a_figure_is_a_picture(client, tmp_path):
     write_status(tmp_path)
