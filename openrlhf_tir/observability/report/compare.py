@@ -149,10 +149,13 @@ def _label(arm_runs: Sequence[ComparedRun], differing: Sequence[str]) -> str:
 
 
 def _name(directory: Path, directories: Sequence[Path]) -> str:
-    """Return the name of a directory, with that of its parent if another run has the same name."""
-    namesakes = [other for other in directories if other.resolve().name == directory.resolve().name]
-    resolved = directory.resolve()
-    return resolved.name if len(namesakes) == 1 else f"{resolved.parent.name}/{resolved.name}"
+    """Return the name of a directory, with as many of its parents' as tell it from the other runs."""
+    parts = directory.resolve().parts
+    others = [other.resolve().parts for other in directories if other.resolve() != directory.resolve()]
+    count = 1
+    while count < len(parts) and any(other[-count:] == parts[-count:] for other in others):
+        count += 1
+    return "/".join(parts[-count:])
 
 
 def metrics_of(runs: Sequence[ComparedRun], wanted: Sequence[str] = ()) -> list[tuple[str, str, str]]:

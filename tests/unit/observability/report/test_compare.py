@@ -115,6 +115,11 @@ def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path):
         (tmp_path / parent).mkdir()
         a_run(tmp_path / parent, "run", [1.0])
     assert [run.name for run in read_runs([tmp_path / "x/run", tmp_path / "y/run"])] == ["x/run", "y/run"]
+    for study in ("first", "second"):
+        (tmp_path / study / "x").mkdir(parents=True)
+        a_run(tmp_path / study / "x", "run", [1.0])
+    two = read_runs([tmp_path / "first/x/run", tmp_path / "second/x/run"])
+    assert [run.name for run in two] == ["first/x/run", "second/x/run"]
 
 
 def test_every_directory_that_is_no_run_is_named_at_once(directories, tmp_path):
