@@ -4,7 +4,7 @@ A file is executed when it is loaded. That may take long: torch and vLLM are imp
 a model or a data set may be loaded. So the line is printed every NOTICE_S seconds, and the import is interrupted
 
     after OWN_S seconds   of CPU time in loops of the file itself
-    after END_S seconds   in any case
+    after END_S seconds   in any case; outside of the main thread only where Python code runs
 
 Only the standard library is imported.
 """
@@ -59,6 +59,8 @@ class LoadWatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, Overrun) and not error.args:  # Python has raised it in another thread, without a message
+            error.args = (self._fault,)
         try:
             with self._lock:
                 self._over.set()
@@ -86,10 +88,12 @@ class LoadWatch:
                 if before_s is not None and _loops_in(frame, self.file):
                     looped_s += cpu_s - before_s
                 if looped_s >= OWN_S:
+                    self._fault = f"a loop in it took {OWN_S:g} s of CPU time"
+                waited_s = time.monotonic() - began
+                if looped_s >= OWN_S or (waited_s >= END_S and not self._ends):
                     self._interrupt()
                     return
             line = line_in(frame, self.file)
-            waited_s = time.monotonic() - began
             if line is not None and waited_s >= NOTICE_S * (notices + 1):
                 notices += 1
                 print(
@@ -101,7 +105,6 @@ class LoadWatch:
 
     def _interrupt(self) -> None:
         """Raise Overrun in the thread that imports, by a signal where that is possible."""
-        self._fault = f"a loop in it took {OWN_S:g} s of CPU time"
         if self._ends:
             signal.pthread_kill(self._thread, signal.SIGALRM)
         else:

@@ -100,7 +100,7 @@ def test_in_another_thread_a_loop_is_ended_as_well(tmp_path):
     caught = []
 
     def load() -> None:
-        with pytest.raises(ConfigError, match=r"loop\.py:[23]") as error:
+        with pytest.raises(ConfigError, match=r"loop\.py:[23]: .*0\.3 s") as error:
             load_plugin(PLACE, f"{path}:score")
         caught.append(error.value.code)
 
@@ -108,6 +108,29 @@ def test_in_another_thread_a_loop_is_ended_as_well(tmp_path):
     thread.start()
     thread.join()
     assert caught == ["user_code"]
+
+
+def test_in_another_thread_an_import_that_does_not_end_is_ended_as_well(tmp_path, monkeypatch):
+    monkeypatch.setattr(load_watch, "END_S", 0.3)
+    monkeypatch.setattr(load_watch, "LOOK_EVERY_S", 0.02)
+    GO.clear()
+    path = tmp_path / "waits.py"
+    wait = f"while not sys.modules[{__name__!r}].GO.is_set():\n    time.sleep(0.01)\n"
+    path.write_text(f"import sys, time\n{wait}\ndef score():\n    return 1.0\n")
+    caught = []
+
+    def load() -> None:
+        try:
+            load_plugin(PLACE, f"{path}:score")
+        except ConfigError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join(60)
+    GO.set()
+    thread.join()
+    assert caught and re.search(r"waits\.py:[23]: .*0\.3 s", caught[0])
 
 
 @pytest.mark.usefixtures("alarm_is_free", "own_limit")
