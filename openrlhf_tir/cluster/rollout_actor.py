@@ -143,10 +143,10 @@ class RolloutActor(MovesResponses):
         )
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
         self.agents = AgentBroker(Sessions(idle_s=agent_deadline(cfg).seconds), codec, self.engine.proof.passed)
-        self.agent_file = (
-            AgentFile(cfg, model, self.request_queue, codec, self.name) if cfg.train.agent_func_path else None
-        )
-        if self.agent_file:
+        self.agent_file = None
+        if cfg.train.agent_func_path:
+            vocab_size = self.engine.bounds.vocab_size
+            self.agent_file = AgentFile(cfg, model, self.request_queue, codec, self.name, vocab_size)
             await self.agent_file.start()
         writers = self.agent_file or (self.agents if cfg.rollout.agent == "external" else None)
         chats = None if writers else chat_formats(cfg, codec, tokenizer)

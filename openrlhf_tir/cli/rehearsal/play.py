@@ -191,7 +191,8 @@ class _Rehearsal:
         if not self.cfg.train.agent_func_path:
             return None
         self.progress("starting the agent file")
-        agents = AgentFile(self.cfg, self.cfg.actor.model_name_or_path, self.engine, self.codec, "rehearsal")
+        model = self.cfg.actor.model_name_or_path
+        agents = AgentFile(self.cfg, model, self.engine, self.codec, "rehearsal", len(self.tokenizer))
         owned.push_async_callback(agents.stop)
         await agents.start()
         return agents

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -56,7 +57,7 @@ async def agent_of(tmp_path):
         }
         cfg = load(None, given | settings)
         engine = Scripted(codec)
-        started.append(AgentFile(cfg, model, engine, codec, "rollout-0"))
+        started.append(AgentFile(cfg, model, engine, codec, "rollout-0", sys.maxunicode + 1))
         await started[-1].start()
         return started[-1], engine
 

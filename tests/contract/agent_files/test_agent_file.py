@@ -123,7 +123,7 @@ async def test_a_file_that_cannot_be_interrupted_is_lost_and_its_process_replace
 @pytest.mark.parametrize(("step_s", "idle"), [(20, 600), (500, 2000)])
 def test_a_run_may_be_silent_while_its_environment_opens_and_makes_a_step(tmp_path, step_s, idle):
     cfg = Config(run_dir=tmp_path, env={"step_timeout_s": step_s}, train={"agent_func_path": "agent.py"})
-    [worker] = AgentFile(cfg, "model", None, None, "rollout-0").workers
+    [worker] = AgentFile(cfg, "model", None, None, "rollout-0", 100).workers
     assert worker.process.idle.seconds == idle
 
 

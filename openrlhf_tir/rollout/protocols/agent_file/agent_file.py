@@ -28,7 +28,7 @@ class Aborted(InfraError):
 class _Worker:
     """A worker process, what the engine sampled for it, and how its runs sample."""
 
-    def __init__(self, cfg: Config, model: str, engine: Engine, name: str) -> None:
+    def __init__(self, cfg: Config, model: str, engine: Engine, name: str, vocab_size: int) -> None:
         self.engine = engine
         self.max_len = cfg.data.max_len
         self.record = Record(keep_s=cfg.rollout.group_deadline_s)
@@ -40,6 +40,7 @@ class _Worker:
             "file": cfg.train.agent_func_path,
             "model": model,
             "max_length": cfg.data.max_len,
+            "vocab_size": vocab_size,
             "reset_timeout_s": cfg.env.reset_timeout_s,
             "step_timeout_s": cfg.env.step_timeout_s,
             "idle_s": idle.seconds,
@@ -104,7 +105,7 @@ class _Worker:
 class AgentFile:
     """An agent file, executed by `reward.workers` processes. Owned by a rollout actor."""
 
-    def __init__(self, cfg: Config, model: str, engine: Engine, codec: Codec, name: str) -> None:
+    def __init__(self, cfg: Config, model: str, engine: Engine, codec: Codec, name: str, vocab_size: int) -> None:
         """Prepare the workers; `start` starts their processes.
 
         Args:
@@ -113,10 +114,13 @@ class AgentFile:
             engine: The engine for requests whose run is not known.
             codec: The tokenizer.
             name: Name of the rollout actor.
+            vocab_size: Token ids of the model are below it.
         """
         self.cfg = cfg
         self.codec = codec
-        self.workers = [_Worker(cfg, model, engine, f"{name}-agent-{number}") for number in range(cfg.reward.workers)]
+        self.workers = [
+            _Worker(cfg, model, engine, f"{name}-agent-{number}", vocab_size) for number in range(cfg.reward.workers)
+        ]
 
     async def start(self) -> None:
         """Start the processes and load the file in them.

@@ -8,15 +8,16 @@ from typing import Any
 
 from .wire import Message
 
-MAX_TOKEN_ID = (1 << 31) - 1
-"""Token ids travel as int32."""
 
-
-def answer(result: Any) -> Message:
+def answer(result: Any, vocab_size: int) -> Message:
     """Return the result as JSON-ready values.
 
     The keys are observation_tokens, action_ranges, reward, scores, truncated and extra_logs. A reward of None leaves
     the sample to the run's own reward.
+
+    Args:
+        result: What `execute` returned.
+        vocab_size: Token ids of the model are below it.
 
     Raises:
         ValueError: The result is not what OpenRLHF's interface requires.
@@ -32,8 +33,10 @@ def answer(result: Any) -> Message:
     if not isinstance(logs, Mapping):
         raise ValueError(f"extra_logs is {type(logs).__name__}, not a dict of numbers")
     tokens = [int(token) for token in result["observation_tokens"]]
-    if wrong := [token for token in tokens if not 0 <= token <= MAX_TOKEN_ID]:
-        raise ValueError(f"observation_tokens holds {wrong[0]}, which is no token's id")
+    if wrong := [token for token in tokens if not 0 <= token < vocab_size]:
+        raise ValueError(
+            f"observation_tokens holds {wrong[0]}, which is no token's id: the model's are below {vocab_size}"
+        )
     return {
         "observation_tokens": tokens,
         "action_ranges": [[int(start), int(end)] for start, end in result["action_ranges"]],

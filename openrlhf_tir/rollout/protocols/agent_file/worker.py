@@ -50,6 +50,7 @@ class Worker:
         self.send = send
         self.file = plugins.source_file(type(executor))
         self.max_length = start["max_length"]
+        self.vocab_size = start["vocab_size"]
         self.idle_s = float(start["idle_s"])
         self.watch = LoopWatch({self.file} if self.file else ())
         self.engine = LlmEngine(send, tokenizer)
@@ -98,7 +99,7 @@ class Worker:
         try:
             with self.watch.allows(self.idle_s):
                 result = await self.executor.execute(**dict(zip(ARGUMENTS, values, strict=True)), **self.images)
-            reply: Message = {"result": answer(result)}
+            reply: Message = {"result": answer(result, self.vocab_size)}
         except CallLate as e:
             late = True
             line = plugins.raised_at(e.__cause__, self.file) if e.__cause__ else None
