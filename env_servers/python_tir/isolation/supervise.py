@@ -225,10 +225,12 @@ class _Run:
 
     def on_outer_exit(self) -> None:
         """Handle the exit of the command: its init, if there is one, is killed and awaited."""
+        self.on_status()
+        if self.init_fd < 0:
+            self.kill_group()  # what the command left in the background; before `poll`, which frees the group's id
         if self.process.poll() is None:
             return
         self.loop.remove_reader(self.outer_fd)
-        self.on_status()
         if self.init_fd < 0:
             self.all_ended.set_result(None)
         else:
