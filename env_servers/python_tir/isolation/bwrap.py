@@ -67,7 +67,15 @@ ALTERNATIVES = "/etc/alternatives"
 gets links of its own there."""
 _PR_SET_CHILD_SUBREAPER = 36
 UNPRIVILEGED_UID = 65400
-"""Base of the uids that a server running as root drops to before bubblewrap starts; one per concurrent call."""
+"""Uid that a server running as root drops to before bubblewrap starts. Concurrent calls have others beside it."""
+
+
+def call_uids() -> list[int]:
+    """Return the uids of concurrent calls, one for each: more than a server has workers.
+
+    All are below 65,534: a container may map no more.
+    """
+    return list(range(UNPRIVILEGED_UID - 4000, UNPRIVILEGED_UID + 100))
 
 
 def site_packages() -> list[str]:
@@ -82,7 +90,7 @@ def create_stage(extra_directories: Sequence[str]) -> Stage:
     This is the interpreter, its packages, `extra_directories`, and two files in /etc by which `localhost` is the
     sandbox's loopback.
     """
-    stage = Stage([sys.base_prefix, *site_packages(), *extra_directories], uid=UNPRIVILEGED_UID)
+    stage = Stage([sys.base_prefix, *site_packages(), *extra_directories])
     for file in sorted(ETC.iterdir()):
         stage.add_file(str(file), f"/etc/{file.name}")
     return stage
@@ -184,7 +192,7 @@ class BwrapSandbox(Sandbox):
         self._stage = create_stage(extra_directories)
         self._fixed = [*root_file_system(bwrap, self._stage, limits, proc=proc)]
         become_subreaper()
-        self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
+        self._free_uids = call_uids()
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         """Run a snippet in a container. Raises SandboxError."""

@@ -39,9 +39,9 @@ from ..sandbox import Execution, Sandbox, SandboxError, Snippet
 from .bwrap import (
     ENVIRONMENT,
     RUNNER,
-    UNPRIVILEGED_UID,
     become_subreaper,
     call_group,
+    call_uids,
     interpreter_command,
     run_job,
     site_packages,
@@ -107,7 +107,7 @@ class FenceSandbox(Sandbox):
         self._program = fenced + len(packed).to_bytes(4, "little") + packed
         self._boot = f"import marshal, os; exec(marshal.loads(os.read(0, {len(fenced)})))"
         become_subreaper()
-        self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
+        self._free_uids = call_uids()
         self._running = 0
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:

@@ -35,10 +35,10 @@ class Stage:
     """Directories and files of the host that a sandbox shows.
 
     Attributes:
-        mounts: Pairs of a source that the uid can reach and its path inside the sandbox.
+        mounts: Pairs of a source that every uid can reach and its path inside the sandbox.
     """
 
-    def __init__(self, directories: Sequence[str], *, uid: int) -> None:
+    def __init__(self, directories: Sequence[str]) -> None:
         self._directory: str | None = None
         self._bound: list[str] = []
         self.mounts: list[tuple[str, str]] = []

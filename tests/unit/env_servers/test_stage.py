@@ -41,7 +41,7 @@ def test_only_packages_below_tmp_are_visible(below_tmp, kind):
 
 
 def test_paths_outside_of_tmp_keep_their_names(tmp_path):
-    stage = Stage([str(tmp_path)], uid=65400)
+    stage = Stage([str(tmp_path)])
     try:
         ((_, target),) = stage.mounts
         assert stage.sandbox_path(str(tmp_path / "a")) == f"{target}/a" and not target.startswith("/tmp/")
@@ -53,7 +53,7 @@ def test_paths_outside_of_tmp_keep_their_names(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root binds")
 def test_what_one_stage_removes_is_not_anothers(below_tmp, tmp_path):
-    first, second = [Stage([str(tmp_path)], uid=65400) for _ in range(2)]
+    first, second = [Stage([str(tmp_path)]) for _ in range(2)]
     try:
         ((source, _),) = second.mounts
         first.close()
@@ -67,7 +67,7 @@ def test_what_one_stage_removes_is_not_anothers(below_tmp, tmp_path):
 def test_what_is_bound_can_be_reached_whatever_the_umask_of_the_server_is(below_tmp, tmp_path):
     umask = os.umask(0o077)
     try:
-        stage = Stage([str(tmp_path)], uid=65400)
+        stage = Stage([str(tmp_path)])
     finally:
         os.umask(umask)
     try:
