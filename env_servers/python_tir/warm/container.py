@@ -94,6 +94,8 @@ class Container:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
         self._master = -1  # pidfd
+        self._log = -1
+        self._log_of_killed = ""
 
     async def start(self) -> None:
         """Start bubblewrap and wait until the master is ready. Raises SandboxError with the output of bubblewrap or the
@@ -215,20 +217,28 @@ class Container:
 
     def log_tail(self) -> str:
         """Return the end of what bubblewrap, master and slots wrote to stderr."""
+        if self._log < 0:
+            return self._log_of_killed
         size = os.fstat(self._log).st_size
         return os.pread(self._log, 2000, max(0, size - 2000)).decode("utf-8", "replace").strip()
 
     def kill(self) -> None:
         """Kill the master, with which the kernel kills every process of the container. Returns when they are gone."""
-        if self._process is None or self._control is None:
-            return
-        if self._master >= 0:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._master, signal.SIGKILL)
-        else:
-            self._process.kill()
-        self._process.wait()
-        self._control.close()
+        if self._process is not None:
+            if self._master >= 0:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._master, signal.SIGKILL)
+            else:
+                self._process.kill()
+            self._process.wait()
+        if self._control is not None:
+            self._control.close()
+        self._log_of_killed = self.log_tail()
+        for fd in (self._master, self._log):
+            if fd >= 0:
+                os.close(fd)
+        self._master = -1
+        self._log = -1
 
 
 async def readable(fd: int) -> None:

@@ -100,6 +100,14 @@ async def test_a_container_killed_between_calls_fails_no_call(warm):
             assert execution.stdout == b"1\n"
 
 
+async def test_no_descriptor_of_a_replaced_container_is_left(warm):
+    await warm.run("")
+    before = len(os.listdir("/proc/self/fd"))
+    warm._light.container.kill()
+    assert (await warm.run("print(1)")).stdout == b"1\n"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 async def test_light_and_full_containers_share_the_slots_in_order_of_arrival(warm):
     comments = ("", "", "# numpy", "# numpy", "", "# numpy")
     calls = [asyncio.create_task(warm.run(HELD.format(name=f"held{n}") + c)) for n, c in enumerate(comments)]
