@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from . import go_cache
@@ -179,7 +180,7 @@ class Languages:
         """
         tool = self._tools[name]
         language = LANGUAGES[name]
-        used_names = {path.split("/")[0] for path in (*files, *fetch)}
+        used_names = {PurePosixPath(path).parts[0] for path in (*files, *fetch)}
         source_name = _unused_name(language.suffix, used_names)
         program = Program(source_name, code.encode("utf-8", "surrogatepass"), ())
         compiled = None

@@ -32,6 +32,8 @@ _modules = sys.modules
 _default_hook = sys.__excepthook__
 SCRIPT = "main.py"
 """Name of the snippet's file."""
+UNFINISHED = 1 << 62
+"""Size of a fetched file that is being copied: more than is allowed, so that a copy that breaks off is none."""
 OUR_FRAMES = 6
 """Frames below the snippet, in the fresh and in the warm interpreter. With them added to the limit, recursion ends
 where it does in a script."""
@@ -60,13 +62,16 @@ def arrange(
 ) -> None:
     """Write the files and set up stdin, then set the limits. `more` is added to some of them."""
     os.chdir(workdir)
-    _write(program[0] if program else SCRIPT, source, 0o755 if program else 0o644)
+    if stdin:
+        _give_stdin(workdir, stdin)  # before the files, one of which may have its name
     for name, content in files:
         if "/" in name:
             os.makedirs(os.path.dirname(name), exist_ok=True)
         _write(name, content)
-    if stdin:
-        _give_stdin(workdir, stdin)
+    if program:
+        _write(program[0], source, 0o755)
+    elif not os.path.lexists(SCRIPT):  # a file of the call, or a directory, may have its name
+        _write(SCRIPT, source)
     limit(limits, more)
 
 
@@ -95,9 +100,13 @@ def become(argv: list, status: int) -> None:
 
 def _write(path: str, content: bytes, mode: int = 0o644) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    _write_all(fd, content)
+    os.close(fd)
+
+
+def _write_all(fd: int, content: bytes) -> None:
     while content:
         content = content[os.write(fd, content) :]
-    os.close(fd)
 
 
 def _give_stdin(workdir: str, content: bytes) -> None:
@@ -129,7 +138,8 @@ def stay_behind(fetch: list, fd: int, status: int) -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     bytes_left, *names = fetch
     for name in names:
-        content = None
+        at = os.lseek(fd, 0, os.SEEK_CUR)
+        os.write(fd, UNFINISHED.to_bytes(8, "little", signed=True))
         size = -1
         try:
             source = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a fifo must not wait for a writer
@@ -138,20 +148,16 @@ def stay_behind(fetch: list, fd: int, status: int) -> None:
                 if size > bytes_left:
                     size = -2 - size
                 else:
-                    pieces = []
-                    remaining = bytes_left
-                    while remaining and (piece := os.read(source, min(remaining, 1 << 20))):
-                        pieces.append(piece)
-                        remaining -= len(piece)
-                    content = b"".join(pieces)
-                    size = len(content)
-                    bytes_left -= size
+                    size = 0
+                    # in pieces: the whole file may be larger than the memory that the limits leave
+                    while bytes_left and (piece := os.read(source, min(bytes_left, 1 << 20))):
+                        _write_all(fd, piece)
+                        size += len(piece)
+                        bytes_left -= len(piece)
             os.close(source)
         except OSError:
             pass
-        os.write(fd, size.to_bytes(8, "little", signed=True))
-        while content:
-            content = content[os.write(fd, content) :]
+        os.pwrite(fd, size.to_bytes(8, "little", signed=True), at)
     if code < 0:
         _die_by(-code)
     os._exit(code)
