@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import count
 from typing import Any
 
 from ..tools import Domain, ToolError, tool
@@ -55,8 +56,10 @@ class Travel(Domain):
         self.state["cards"][card] -= price
 
     def _book(self, booking: dict[str, Any]) -> str:
-        number = f"B{len(self.state['bookings']) + 1}"
-        self.state["bookings"][number] = booking
+        bookings = self.state["bookings"]
+        # counted on, since the id of a booking behind a cancelled one is in use
+        number = next(number for i in count(len(bookings) + 1) if (number := f"B{i}") not in bookings)
+        bookings[number] = booking
         return number
 
     @tool

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from env_servers.functions.domains import DOMAINS
 from env_servers.functions.domains.files import Files
+from env_servers.functions.domains.travel import Travel
 from env_servers.functions.tools import ToolError, World
 
 TREE = {"tree": {"home": {"a.txt": "b\na", "box": {}}}, "here": ["home"]}
@@ -67,6 +68,16 @@ def test_a_call_that_fails_midway_is_undone():
     with pytest.raises(ToolError, match=r"^box: .*\ba\.txt\b"):
         files.call("move", {"source": "a.txt", "destination": "box"})
     assert files.state["tree"] == {"a.txt": "1", "box": {"a.txt": "2"}}
+
+
+def test_a_booking_after_a_cancelled_one_replaces_none():
+    travel = Travel(Travel.initial(random.Random(0)))
+    flight = min(travel.state["flights"], key=lambda key: travel.state["flights"][key]["price"])
+    booking = {"flight_id": flight, "passenger": "Ada", "card": "4242"}
+    assert [travel.call("book_flight", booking) for _ in range(2)] == ["B1", "B2"]
+    travel.call("cancel_booking", {"booking_id": "B1"})
+    assert travel.call("book_flight", {**booking, "passenger": "Ben"}) == "B3"
+    assert {key: booked["name"] for key, booked in travel.state["bookings"].items()} == {"B2": "Ada", "B3": "Ben"}
 
 
 def test_a_directory_cannot_be_moved_into_itself():
