@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.errors import ConfigError, DataError
 
 from .bm25 import Hit, Retriever
 from .corpus import Corpus, passages
@@ -40,21 +40,29 @@ class Dense(Retriever):
         """Load the model, and embed the corpus if that has not been done.
 
         Raises:
-            ConfigError: The model cannot be used.
-            DataError: The corpus is malformed.
+            ConfigError: The model cannot be used, or the index cannot be written.
+            DataError: The corpus cannot be read, or is malformed.
         """
+        try:
+            stat = corpus.stat()
+        except OSError as e:
+            raise DataError(f"Corpus {corpus} cannot be read: {e.strerror}. Give a JSONL file to --corpus.") from e
         self._model = _load(model)
         prompts = self._model.prompts
         e5 = (QUERY, PASSAGE) if "e5" in Path(model).name.lower() else ("", "")
         self._prefixes = prompts.get("query", e5[0]), prompts.get("document", prompts.get("passage", e5[1]))
-        directory.mkdir(parents=True, exist_ok=True)
         ready = directory / "dense.json"
-        stat = corpus.stat()
         fingerprint = {"model": model, "corpus_bytes": stat.st_size, "corpus_mtime_ns": stat.st_mtime_ns}
-        if not ready.exists() or json.loads(ready.read_text()) != fingerprint:
-            ready.unlink(missing_ok=True)
-            self._embed(corpus, directory, progress)
-            ready.write_text(json.dumps(fingerprint))
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if not ready.exists() or json.loads(ready.read_text()) != fingerprint:
+                ready.unlink(missing_ok=True)
+                self._embed(corpus, directory, progress)
+                ready.write_text(json.dumps(fingerprint))
+        except OSError as e:
+            raise ConfigError(
+                f"No index can be written to {directory}: {e.strerror}. Give a writable directory to --index."
+            ) from e
         self._vectors_ND = np.load(directory / "dense.npy", mmap_mode="r")
         self._corpus = Corpus(corpus, np.load(directory / "dense_offsets.npy"))
 

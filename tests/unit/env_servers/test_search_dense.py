@@ -9,6 +9,7 @@ import pytest
 
 from env_servers.search import dense
 from env_servers.search.dense import Dense
+from openrlhf_tir.errors import ConfigError, DataError
 
 COLOURS = {"red": (1, 0, 0), "green": (0, 1, 0), "blue": (0, 0, 1), "purple": (0.8, 0, 0.6)}
 
@@ -84,3 +85,10 @@ def test_embeddings_are_kept_until_the_corpus_or_the_model_changes(corpus, tmp_p
         f.write('{"contents": "late\\nit is purple"}\n')
     assert Dense(corpus, tmp_path / "index", "n").search("purple", 1)[0].document["contents"] == "late\nit is purple"
     assert len(encoder.seen) == 6 + 4 + 1
+
+
+def test_a_missing_corpus_and_an_index_that_cannot_be_written_are_told_in_one_line(corpus, tmp_path, encoder):
+    with pytest.raises(DataError, match="none"):
+        Dense(tmp_path / "none.jsonl", tmp_path / "index", "some/model")
+    with pytest.raises(ConfigError, match="--index"):
+        Dense(corpus, corpus / "index", "some/model")
