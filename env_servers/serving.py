@@ -49,15 +49,13 @@ from openrlhf_tir.user_code.failures import Overrun
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
-from .defects import Defects, contained, described
+from .defects import SHOWN, Defects, contained, described
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
 from .replies import fit_reset, fit_step
 from .sessions import Conflict, NoSession, Session, Sessions
 
 log = logging.getLogger(__name__)
-SHOWN = 120
-"""Characters of a wrong value that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)

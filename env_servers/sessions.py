@@ -223,7 +223,8 @@ class Sessions:
         if session is None:
             if len(self._by_id) >= self.max_sessions:
                 raise CapacityFull(f"{len(self._by_id)} open sessions", retry_after_s=1)
-            session = self._by_id[session_id] = Session(session_id, self._factory(), opened_by, last_used=self._clock())
+            env = await contained(self._new_env())
+            session = self._by_id[session_id] = Session(session_id, env, opened_by, last_used=self._clock())
             session.reset = asyncio.create_task(
                 contained(session.env.reset(request.task, request.seed)), name=f"reset {session_id}"
             )
@@ -236,6 +237,10 @@ class Sessions:
             on_failed_reset(session.reset)
             await self.close(session_id)
             raise
+
+    async def _new_env(self) -> Env:
+        """Return a new environment. A coroutine for `contained`: it never gives up the event loop."""
+        return self._factory()
 
     async def close(self, session_id: str) -> Session | None:
         """Close a session and return it; None if it is not open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 
 import httpx
 import pytest
@@ -56,6 +57,22 @@ async def test_a_cancellation_inside_the_environment_is_not_the_end_of_its_sessi
 async def test_a_cancellation_inside_a_reset_is_answered(http):
     reply = await http.post("/reset", json={"session_id": "s", "task": {"raise": "inner cancellation"}})
     assert reply.status_code == 500 and (await http.get("/health")).json()["sessions"] == 0
+
+
+class Leaving(Env):
+    """Exits where it is made."""
+
+    def __init__(self) -> None:
+        sys.exit("set the key first")
+
+
+async def test_a_class_that_exits_where_it_is_made_does_not_end_the_server():
+    app = create_env_app(Leaving, ServingConfig(env="leaving", action="text"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
+        reply = await http.post("/reset", json={"session_id": "s"})
+        assert reply.status_code == 500 and "set the key first" in reply.json()["detail"]
+        assert reply.json()["signals"][CODE_DEFECT].startswith(__file__)
+        assert (await http.get("/health")).json()["sessions"] == 0
 
 
 @pytest.mark.parametrize("package", ["env_servers.", "tests."])
