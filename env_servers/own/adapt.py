@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from env_servers.defects import described
 from env_servers.env import Env
 from openrlhf_tir.errors import ConfigError
@@ -179,22 +181,32 @@ def _tools_of_yaml(path: Path, setting: str) -> list[Callable[[], Tool]]:
         if not isinstance(tool, dict) or not isinstance(tool.get("class_name"), str):
             raise ConfigError(f"{where} has no class_name. Write the class as module.Class.")
         config = tool.get("config") or {}
+        if not isinstance(config, dict):
+            raise ConfigError(f"{where}: config is {config!r:.80}, not a table of what the class takes.")
         if str(config.get("type", "native")) != "native":
             raise ConfigError(
                 f"{where}: config.type = {config['type']!r}. Tools of an MCP server are an environment of their own:"
                 ' env.name = "mcp" (docs/environments.md).'
             )
         cls = _class_of(tool["class_name"], path.parent, where)
-        table_of_schema = tool.get("tool_schema")
-        schema = _schema_model(cls).model_validate(table_of_schema) if table_of_schema else None
-        makers.append(_verl(cls, config, schema, where))
+        makers.append(_verl(cls, config, _schema_of_yaml(tool.get("tool_schema"), where), where))
     return makers
 
 
-def _schema_model(cls: type) -> Any:
-    """Return verl's own schema class if verl is loaded, else the stand-in."""
+def _schema_of_yaml(table: Any, where: str) -> Any:
+    """Return the tool_schema of a YAML file as verl's own class if verl is loaded, else as the stand-in's.
+
+    Raises ConfigError.
+    """
+    if not table:
+        return None
     installed = sys.modules.get("verl.tools.schemas")
-    return getattr(installed, "OpenAIFunctionToolSchema", OpenAIFunctionToolSchema)
+    try:
+        return getattr(installed, "OpenAIFunctionToolSchema", OpenAIFunctionToolSchema).model_validate(table)
+    except ValidationError as e:
+        first = e.errors(include_url=False)[0]
+        field = ".".join(["tool_schema", *map(str, first["loc"])])
+        raise ConfigError(f"{where}: {field}: {first['msg']}. Write the schema as verl's documentation does.") from None
 
 
 def _class_of(name: str, directory: Path, where: str) -> type:
