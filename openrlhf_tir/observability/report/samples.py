@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...errors import DataError
 from ...pipeline.ledger.audit import events
 from ...pipeline.ledger.lines import LEDGER
-from ...telemetry import trajectories
+from ...telemetry import metrics, trajectories
 from ...telemetry.progress import NO_FAULT
 
 ANY = "any"
@@ -44,7 +44,7 @@ def ends_by_step(run_dir: Path) -> dict[int, dict[tuple[int, ...], str]]:
         run_dir: The run directory.
 
     Returns:
-        Learner step (from 1) -> key of a group -> why it was not trained, "" if it was.
+        Learner step, as the metrics count it -> key of a group -> why it was not trained, "" if it was.
 
     Raises:
         DataError: The run has no ledger.
@@ -52,11 +52,17 @@ def ends_by_step(run_dir: Path) -> dict[int, dict[tuple[int, ...], str]]:
     if not (run_dir / LEDGER).exists():
         raise DataError(_no_ledger(run_dir))
     rows = [line.row for line in events(run_dir / LEDGER)]
-    # The ledger counts the updates before the step. A step's groups have a line each: the last one ends it.
-    last_line = {row["step"] + 1: number for number, row in enumerate(rows) if row["e"] == "trained" and "step" in row}
+    # A step's groups have a line each: the last one ends it. The line has the updates that were made before the step.
+    last_line = {row["step"]: number for number, row in enumerate(rows) if row["e"] == "trained" and "step" in row}
     steps: dict[int, dict[tuple[int, ...], str]] = {}
+    if not last_line:
+        return steps
+    updates_before = sorted(last_line)
+    # A batch may make several updates. After the last step there are as many as the metrics have.
+    updates_after = [*updates_before[1:], max([updates_before[-1] + 1, *metrics.read(run_dir).get("step", ())])]
     previous_end = -1
-    for step, end in sorted(last_line.items()):
+    for before, step in zip(updates_before, updates_after, strict=True):
+        end = last_line[before]
         steps[step] = {
             tuple(row["k"]): "" if row["e"] == "trained" else row.get("reason", "?")
             for row in rows[previous_end + 1 : end + 1]
@@ -71,7 +77,7 @@ def samples_of(run_dir: Path, step: int, dropped: str | None = None) -> list[Sam
 
     Args:
         run_dir: The run directory.
-        step: Learner step; 1 is the first.
+        step: Learner step, as the metrics number it.
         dropped: If given, return the groups that ended untrained between the step before and this one, for this reason
             or for ANY.
 

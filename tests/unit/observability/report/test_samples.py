@@ -78,6 +78,19 @@ def test_a_step_shows_what_it_trained_and_what_was_dropped_before_it(run_dir):
     assert [p for p, _, _ in found(run_dir, 2, ANY)] == [2, 2, 3, 3]
 
 
+def test_a_step_of_several_updates_has_the_number_that_its_metrics_have(tmp_path):
+    """Batches of four updates: the first is step 4, the second 8."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for prompt in range(2):
+        ledger.issued(GroupKey(0, prompt), 0)
+        ledger.ended("trained", GroupKey(0, prompt), step=4 * prompt)
+    ledger.close()
+    with MetricsLog(tmp_path, Logger(tensorboard_dir=None)) as log:
+        for step in (4, 8):
+            log.log(step, {"accuracy": 0.5})
+    assert samples_module.ends_by_step(tmp_path) == {4: {(0, 0, 0): ""}, 8: {(0, 1, 0): ""}}
+
+
 def test_lines_of_a_file_that_are_no_trajectories_are_left_out(run_dir):
     before = found(run_dir, 1)
     lines = ("null", '{"a": 1}', '{"key": 5}', '{"key": [0, 1, 0]}')
