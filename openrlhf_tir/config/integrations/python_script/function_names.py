@@ -47,8 +47,8 @@ class _FunctionNames:
                 held = self.reader.given(node)
                 if isinstance(held, FOLLOWED):
                     return [*self.of(held), *self._appended(node)]
-                made = self._list_made_by(held) if isinstance(held, ast.Call) else None
-                return [name] if made is None else made
+                made = self._inside(held) if isinstance(held, ast.Call) else None
+                return [name] if made is None else [*made, *self._appended(node)]
             case ast.Attribute():
                 held = self.reader.given(node)
                 if held is not None and not any(part is node for part in ast.walk(held)):
@@ -67,6 +67,8 @@ class _FunctionNames:
             case ast.ListComp():
                 made_of_each = self._each(node)
                 return None if made_of_each is None else self._of_all(made_of_each)
+            case ast.Call(func=ast.Name(id="list" | "tuple"), args=[items]):
+                return self.of(items)
             case ast.Call():
                 return self._list_made_by(node)
             case ast.Subscript(value=table):  # registry["accuracy"]

@@ -1171,12 +1171,15 @@ def test_what_is_trained_is_said_in_the_words_of_a_run(imported):
     [
         "[accuracy] + ([brevity] if N > 2 else [])",
         "[accuracy, *others]",
+        "list((accuracy, *others))",
         "REWARDS",
+        "COPY",
     ],
 )
 def test_lists_of_rewards_that_are_joined_are_read(imported, rewards):
     text = SCRIPT.replace("[accuracy, brevity]", rewards).replace('output_dir="out"', 'output_dir="out" + "/" + MODEL')
-    text = text.replace("\n\ndef main():", "\n\nothers = [brevity]\nREWARDS = [accuracy] + others\n\n\ndef main():")
+    lists = "others = [brevity]\nREWARDS = [accuracy] + others\nCOPY = list([accuracy])\nCOPY.append(brevity)"
+    text = text.replace("\n\ndef main():", f"\n\n{lists}\n\n\ndef main():")
     _, path, told = imported(text)
     names = [name.rpartition(":")[2] for name in load(str(path), {}).reward.weights]
     assert names == ["accuracy", "brevity"] and "reward_funcs" not in told
