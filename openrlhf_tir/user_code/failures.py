@@ -72,8 +72,8 @@ class UserFunction:
 
     @property
     def __name__(self) -> str:
-        """The name that the workers' messages use."""
-        return self.name.rpartition(":")[2]
+        """The name that the workers' messages use: that of the configuration without directories."""
+        return self.name.rpartition("/")[2]
 
 
 def user_code_errors() -> tuple[type[BaseException], ...]:

@@ -118,7 +118,7 @@ async def test_waiting_costs_no_cpu_and_each_call_has_its_budget_anew(pool_of):
 
 @pytest.mark.slow
 async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_ends_is_the_codes(pool_of, tmp_path):
-    with pytest.raises(VerifierError, match=r" 2 .* killed "):
+    with pytest.raises(VerifierError, match=r" 2 .*own_rewards:killed "):
         await pool_of(name=f"{own_rewards.__name__}:killed").score(answer("1"), task("1"))
     path = tmp_path / "mine.py"
     path.write_text("import os\n\ndef score(trajectory, task, context):\n    os._exit(3)\n")
