@@ -188,6 +188,8 @@ def check(settings: Env) -> None:
         ConfigError: It cannot.
     """
     cls = load(settings.protocol)
+    if "max_calls" in settings.options:
+        raise ConfigError(f"env.options = {settings.options}: max_calls is a setting of its own. Set env.max_calls.")
     fault = plugins.wrong_keywords(cls, {"max_calls": 0, **_options(settings)})
     if fault:
         raise ConfigError(

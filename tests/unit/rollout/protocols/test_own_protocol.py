@@ -80,6 +80,7 @@ async def test_its_options_are_keyword_arguments(tmp_path):
         ("class Digits:", "class Digit:", {}, r"'Digits'.* Digit\b"),
         ("budget_message=False, ", "", {}, "budget_message"),
         ('mark="!"', 'mark: str = "!"', {"options": {"mark": 3}}, "mark = 3 .*str"),
+        ("", "", {"options": {"max_calls": 3}}, r"env\.options .*env\.max_calls"),
     ],
 )
 def test_a_mistake_is_told_before_a_model_is_loaded(tmp_path, old, new, settings, said):
