@@ -92,7 +92,7 @@ def status_line(status: Status) -> str:
     if status.failed:
         parts.append(f"failed {counts(status.failed)}")
     if status.tokens_per_s is not None:
-        parts.append(f"{status.tokens_per_s:,.0f} tok/s")
+        parts.append(f"{status.tokens_per_s:,.0f} sampled tok/s")
     if status.first_step_s is not None:
         parts.append(f"first step in about {clock_text(status.first_step_s)}")
     elif status.step == 0 and not status.accepted and status.needed:

@@ -354,7 +354,7 @@ def _figures(metrics: Mapping[str, float], tools: str) -> list[tuple[str, str]]:
     add("staleness", "{:.1f} (max {:.0f})", "staleness_mean", "staleness_max")
     add("rolling", "{:.0f}", "rolling")
     add("buffered", "{:.0f}", "buffered")
-    add("tok/s", "{:,.0f}", "tokens_per_s")
+    add("trained tok/s", "{:,.0f}", "tokens_per_s")
     if metrics.get("wall_s") is not None and metrics.get("step_s") is not None:
         # The learner's seconds alone would suggest that an update takes half of the time that it does.
         add("update", "{:.1f} s (learner {:.1f} s)", "wall_s", "step_s")

@@ -71,7 +71,7 @@ def test_without_a_terminal_a_step_is_one_plain_line_however_narrow_the_console(
         "staleness 1.2 (max 2)",
         "rolling 12",
         "buffered 5",
-        "tok/s 1,205",
+        "trained tok/s 1,205",
         "update 104.0 s (learner 58.2 s)",
         "dropped 3 (zero_variance 3)",
         "failed 1 (timeout 1)",
