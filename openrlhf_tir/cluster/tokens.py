@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,10 +76,11 @@ def tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> Tokens:
 
 def _own(path: Path) -> str:
     """Return the token in the file. Make one if there is no file, or an empty one: a full disk takes no text."""
+    with suppress(FileNotFoundError):
+        if token := path.read_text().strip():
+            return token
     path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
-        token = file.read().strip()
-        if not token:
-            token = secrets.token_urlsafe(32)
-            file.write(token + "\n")
+    token = secrets.token_urlsafe(32)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(token + "\n")
     return token

@@ -37,6 +37,15 @@ def test_a_set_up_with_the_environments_token_only_gets_one_for_its_endpoints_an
     assert str(path) in check_tokens(cfg, ENV)[0] and check_tokens(cfg, ENV | ROLLOUT) == []
 
 
+def test_a_file_that_may_only_be_read_is_read(cfg, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    made = tokens(cfg, ENV)
+    monkeypatch.setattr("os.open", refuse)
+    assert tokens(cfg, ENV) == made
+
+
 def test_a_file_that_a_full_disk_left_empty_gets_a_token(cfg):
     path = cfg.run_dir / FILE
     path.parent.mkdir()
