@@ -6,12 +6,11 @@ A snippet can read and write what the server can, use the network, and leave pro
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, Snippet
-from .bwrap import ENVIRONMENT, interpreter_command, run_job
+from .bwrap import ENVIRONMENT, call_directory, interpreter_command, run_job
 
 
 class BareSandbox(Sandbox):
@@ -24,7 +23,7 @@ class BareSandbox(Sandbox):
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         """Run a snippet in a temporary directory. Raises SandboxError."""
-        with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
+        async with call_directory() as workdir:
             env = {**ENVIRONMENT, "HOME": workdir, "PATH": "/usr/bin:/bin"}
 
             def argv(status_fd: int, _info_fd: int) -> Sequence[str]:

@@ -28,7 +28,6 @@ import ctypes
 import marshal
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -40,6 +39,7 @@ from .bwrap import (
     ENVIRONMENT,
     RUNNER,
     become_subreaper,
+    call_directory,
     call_group,
     call_uids,
     interpreter_command,
@@ -112,7 +112,7 @@ class FenceSandbox(Sandbox):
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         """Run a snippet in a directory of its own. Raises SandboxError."""
-        with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
+        async with call_directory() as workdir:
             drop: list[str] = []
             uid = None
             bounded = limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,13 @@ async def test_a_fetched_file_may_be_larger_than_half_of_the_memory():
     sandbox = BareSandbox(replace(Limits(), memory_bytes=48 << 20))
     execution = await sandbox.run(f"open('f', 'wb').truncate({size})\nopen('g', 'w').write('x')", fetch=["f", "g"])
     assert execution.return_code == 0 and execution.files == {"f": bytes(size), "g": b"x"}
+
+
+async def test_directories_of_any_depth_are_removed_and_no_fault_of_the_sandbox(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import os\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nprint('made')"
+    assert (await BareSandbox().run(code)).stdout == b"made\n"
+    assert not list(tmp_path.iterdir())
 
 
 async def test_a_process_in_the_background_ends_with_its_call():
