@@ -137,6 +137,7 @@ class EnvService:
             _Defect: The code of the environment is wrong.
             CapacityFull: There is no room for another session.
             Conflict: The session is open, with another task or seed.
+            NoSession: The session was closed while its reset ran.
         """
         if self.draining:
             raise HTTPException(
@@ -155,6 +156,10 @@ class EnvService:
                     session, observation = await self.sessions.open(request, note_where_it_waits)
         except (CapacityFull, Conflict):
             raise
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise NoSession(f"session {request.session_id!r} was closed while its reset ran") from None
         except (Exception, Overrun) as e:  # as in _execute: the failure of the environment
             late = isinstance(e, TimeoutError) and deadline.expired()
             defect = None if late else self.defects.signals(e, "reset")
