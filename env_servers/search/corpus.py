@@ -18,6 +18,9 @@ from openrlhf_tir.errors import DataError
 
 FORMAT = 'Each line is a JSON object with the passage in "contents": {"id": "0", "contents": "\\"Title\\"\\nText"}.'
 """Last sentence of an error about a line."""
+SURROGATE_MARKS = (b"\\u", b"\xed")
+"""Bytes of which a line has one if it holds half of a surrogate pair: as an escape, or as bytes that are not UTF-8 and
+that json reads all the same."""
 
 
 def passages(path: Path) -> Iterator[tuple[int, int, str]]:
@@ -37,7 +40,7 @@ def passages(path: Path) -> Iterator[tuple[int, int, str]]:
 def _contents(line: bytes, path: Path, number: int) -> str:
     try:
         row = json.loads(line)
-        if b"\\u" in line:
+        if any(mark in line for mark in SURROGATE_MARKS):
             json.dumps(row, ensure_ascii=False).encode()  # raises for half of a surrogate pair, which cannot be sent
     except (ValueError, RecursionError) as e:
         raise DataError(f"{path}:{number}: no JSON ({e}). {FORMAT}") from None

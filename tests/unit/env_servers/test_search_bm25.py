@@ -91,11 +91,12 @@ def test_top_is_a_full_sort_of_the_positive_scores(values, k, blocks):
         ('{"contents": 3}', 'c.jsonl:2: "contents" .* 3, '),
         ('{"contents": " "}', "c.jsonl:2: \"contents\" .*' ', "),
         ('{"contents": "a", "title": "\\ud800"}', "c.jsonl:2: .*JSON \\('utf-8' codec can't encode"),
+        ('{"contents": "a", "title": "\ud800"}', "c.jsonl:2: .*JSON \\('utf-8' codec can't encode"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
     corpus = tmp_path / "c.jsonl"
-    corpus.write_text(f'{{"contents": "good"}}\n{line}\n')
+    corpus.write_text(f'{{"contents": "good"}}\n{line}\n', errors="surrogatepass")
     with pytest.raises(DataError, match=says):
         ensure_index(corpus, tmp_path / "i")
     assert [p.name for p in tmp_path.iterdir()] == ["c.jsonl"]
