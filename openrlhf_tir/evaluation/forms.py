@@ -54,8 +54,8 @@ def maths(where: str, row: Row) -> dict[str, Any]:
     """Convert a row of a set of mathematical problems."""
     row = _lower(row)
     if isinstance(row.get("reward_model"), Mapping):
-        made = SCHEMAS["dapo" if detected(row) == "dapo" else "verl"](where, row)
-        return {INPUT: made[INPUT], LABEL: _one_answer(where, made[LABEL]), "meta": _kind(row)}
+        converted = SCHEMAS["dapo" if detected(row) == "dapo" else "verl"](where, row)
+        return {INPUT: converted[INPUT], LABEL: _one_answer(where, converted[LABEL]), "meta": _kind(row)}
     question = _text(where, row, QUESTIONS, "the problem")
     name = next((column for column in MATHS_ANSWERS if row.get(column) not in (None, "", [])), None)
     if name is None:

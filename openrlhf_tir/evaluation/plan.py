@@ -66,15 +66,15 @@ class Plan:
     settings: list[Sampled]
     swept: str = ""
 
-    def directory(self, planned: PlannedSet, how: Sampled) -> Path:
+    def directory(self, planned: PlannedSet, sampling: Sampled) -> Path:
         """Return the directory of a set's items under a setting."""
         if not self.swept:
             return planned.directory
-        return planned.directory / f"{SWEPT[self.swept]}={self.value(how):g}"
+        return planned.directory / f"{SWEPT[self.swept]}={self.value(sampling):g}"
 
-    def value(self, how: Sampled) -> float:
+    def value(self, sampling: Sampled) -> float:
         """Return the value of the swept setting."""
-        return float(getattr(how, SWEPT[self.swept]))
+        return float(getattr(sampling, SWEPT[self.swept]))
 
 
 def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: Path, sweep: str | None) -> Plan:

@@ -88,12 +88,12 @@ def parse_sweep(text: str, base: Sampled) -> tuple[str, list[Sampled]]:
     return key, [change(base, **{SWEPT[key]: value}) for value in values]
 
 
-def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, Any]:
+def made_under(cfg: Config, sampling: Sampled, suite: str, source: str) -> dict[str, Any]:
     """Return everything that decides what an item is, as values that JSON can hold.
 
     Args:
         cfg: The configuration.
-        how: How the problems are sampled.
+        sampling: How the problems are sampled.
         suite: Name of the suite.
         source: Digest of the problems.
     """
@@ -102,7 +102,7 @@ def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, 
         "problems": source,
         "model": cfg.actor.model_name_or_path,
         "weights": weights_of(cfg.actor.model_name_or_path),
-        **asdict(how),
+        **asdict(sampling),
         "seed": cfg.train.seed,
         "max_new_tokens": cfg.rollout.max_new_tokens,
         "max_len": cfg.data.max_len,
@@ -116,7 +116,7 @@ def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, 
         "env": {
             name: {
                 **environment.env.model_dump(mode="json", exclude=IRRELEVANT_FIELDS),
-                "max_calls": environment.env.max_calls if how.max_calls is None else how.max_calls,
+                "max_calls": environment.env.max_calls if sampling.max_calls is None else sampling.max_calls,
                 "input_template": environment.input_template,
                 "reward": environment.reward.model_dump(mode="json", exclude=IRRELEVANT_FIELDS),
             }

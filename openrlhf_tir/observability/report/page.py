@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
 
 def render(run: Run) -> str:
-    """The whole HTML document."""
+    """Return the whole HTML document."""
     return html.render(
         "report.html",
         title=f"{run.name} · training report",
@@ -69,12 +69,12 @@ def render(run: Run) -> str:
 
 
 def render_body(run: Run) -> str:
-    """Scores, curves, tables and configuration: what report and live page share."""
+    """Return scores, curves, tables and configuration, which report and live page share."""
     return html.render("report_body.html", **body_values(run))
 
 
 def body_values(run: Run) -> dict[str, Any]:
-    """What templates/report_body.html shows."""
+    """Return what templates/report_body.html shows, by name."""
     changed, everything = _configuration(run.config)
     return {
         "run": run,
@@ -89,7 +89,7 @@ def body_values(run: Run) -> dict[str, Any]:
 
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:
-    """(label, value, note) of each headline figure."""
+    """Return (label, value, note) of each headline figure."""
     tiles: list[tuple[str, str, str]] = []
     end = run.summary
     if end and end.base and end.trained:
@@ -117,14 +117,14 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _scores(end: Summary | None) -> list[tuple[str, str, str, str]]:
-    """(what, base, trained, change) for each held-out figure."""
+    """Return (figure, base, trained, change) of each held-out figure."""
     if end is None or (end.base is None and end.trained is None):
         return []
     return [(label, percent(base), percent(trained), points(base, trained)) for label, base, trained in rows(end)]
 
 
 def _drops(columns: dict[str, list]) -> list[tuple[str, str, str]]:
-    """(reason, kind, groups of the whole run), the commonest first."""
+    """Return (reason, kind, groups of the whole run), the most frequent first."""
     kinds = {"drops": "filtered", "failed": "failed"}
     rows = []
     for name, count in untrained(columns).items():
@@ -134,12 +134,16 @@ def _drops(columns: dict[str, list]) -> list[tuple[str, str, str]]:
 
 
 def _configuration(config: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
-    """(setting, value, default) of what differs from the defaults, and (setting, value) of all."""
+    """Return (setting, value, default) of what differs from the defaults, and (setting, value) of all."""
     if not config:
         return [], []
     values, defaults = flatten(config), flatten(Config().model_dump(mode="json"))
-    changed = [(k, _value(v), _value(defaults.get(k))) for k, v in values.items() if v != defaults.get(k)]
-    return changed, [(k, _value(v)) for k, v in values.items()]
+    changed = [
+        (name, _value(value), _value(defaults.get(name)))
+        for name, value in values.items()
+        if value != defaults.get(name)
+    ]
+    return changed, [(name, _value(value)) for name, value in values.items()]
 
 
 def _environment() -> list[tuple[str, str]]:
@@ -153,7 +157,7 @@ def _environment() -> list[tuple[str, str]]:
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}. Secrets are hidden: the page is made to be sent around."""
+    """Return {"a.b": 1} for {"a": {"b": 1}}. Secrets are hidden, because the page is made to be sent around."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = prefix + key
