@@ -39,6 +39,7 @@ _answers: dict[tuple[Path, str], tuple[float, asyncio.Future[str]]] = {}
 
 def watched(cfg: Config, name: str, pid: int | None = None, *, descendants: bool = True) -> None:
     """Watch this process, or `pid`, under the name for which `end_of` is called; see process_watch.watch."""
+    _answers.pop((cfg.run_dir, name), None)  # That answer is of an earlier process, and this one has an end of its own.
     watch(cfg.run_dir / ENDS, name, pid, descendants=descendants)
 
 

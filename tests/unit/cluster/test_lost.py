@@ -93,6 +93,16 @@ async def test_a_successor_that_dies_too_is_lost_again(cfg, monkeypatch):
     assert [entry["ends"][0]["pid"] for entry in kept(cfg)] == [71, 72]
 
 
+async def test_a_successor_that_was_started_and_died_at_once_is_lost_again(cfg, monkeypatch):
+    monkeypatch.setattr(lost, "AT_ONCE_S", 3600.0)
+    monkeypatch.setattr(lost, "watch", lambda *_, **__: True)
+    for code in (3, 4):
+        watched(cfg, "env-server")
+        leave(cfg, "env-server", signal=None, code=code)
+        assert f"code {code}" in await end_of(cfg, "env-server", f"it ended with code {code}")
+    assert len(kept(cfg)) == 2
+
+
 @pytest.mark.parametrize(
     ("facts", "for_memory"),
     [
