@@ -82,14 +82,28 @@ class Mirror:
 
     def close(self) -> None:
         """Close the sink, and log how many rows it lacks. One that does not close in time is left behind."""
+        sink = self._sink
+        self._sink = None
         self._retry_at = float("inf")
-        closing = threading.Thread(target=self._try, args=(lambda sink: sink.close(),), name="close", daemon=True)
-        closing.start()
-        closing.join(CLOSE_S)
-        if closing.is_alive():
-            log.warning("%s did not close within %.0f s; metrics.jsonl is the record.", self.name, CLOSE_S)
+        if sink is not None:
+            closing = threading.Thread(target=self._close, args=(sink,), name="close", daemon=True)
+            closing.start()
+            closing.join(CLOSE_S)
+            if closing.is_alive():
+                log.warning("%s did not close within %.0f s; metrics.jsonl is the record.", self.name, CLOSE_S)
         if self.lost:
             log.warning("%s lacks %d rows; metrics.jsonl is the record.", self.name, self.lost)
+
+    def _close(self, sink: Sink) -> None:
+        try:
+            sink.close()
+        except Exception as error:  # The client of a third party's service may raise anything.
+            log.warning(
+                "%s did not close (%s: %s) and may lack its last rows; metrics.jsonl is the record.",
+                self.name,
+                type(error).__name__,
+                error,
+            )
 
     def _try(self, call: Callable[[Sink], None]) -> bool:
         """Call the sink and return True if it succeeded."""

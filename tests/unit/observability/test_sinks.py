@@ -52,6 +52,21 @@ def test_a_mirror_that_does_not_close_keeps_no_run_from_its_end(monkeypatch, cap
         released.set()
 
 
+def test_a_mirror_that_fails_to_close_is_not_promised_another_try(caplog):
+    class Fails:
+        def log(self, step, values): ...
+
+        def close(self):
+            raise ConnectionError("no route")
+
+    mirror = Mirror("wandb", Fails)
+    mirror.close()
+    mirror.log(1, {})
+    assert mirror.lost == 1, "it is not made anew"
+    (message,) = caplog.messages
+    assert "no route" in message and "metrics.jsonl" in message and "again" not in message
+
+
 def read_events(directory):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
