@@ -80,7 +80,7 @@ def _raised(e):
     """Keep an exception of a cell as Jupyter reports it."""
     try:
         text = str(e)
-    except Exception:
+    except BaseException:  # its own text may exit
         text = f"<{type(e).__name__} that cannot be printed>"
     _errors.append(
         {

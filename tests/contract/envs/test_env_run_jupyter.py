@@ -70,6 +70,11 @@ async def test_a_cell_that_raises_has_an_error_and_the_next_cell_runs(http):
     assert body["status"] == "Success"
 
 
+async def test_an_exception_whose_text_exits_is_an_error(http):
+    body = await run(http, "class E(Exception):\n    def __str__(self):\n        raise SystemExit\nraise E", "3")
+    assert [[error["ename"] for error in cell["error"]] for cell in body["cells"]] == [["E"], []]
+
+
 async def test_rich_values_awaits_and_exits(http):
     class_ = "class R:\n    def _repr_html_(self): return '<b>x</b>'\n    def __repr__(self): return 'R'\nR()"
     body = await run(
