@@ -10,43 +10,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from concurrent.futures import Future
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, TypeVar
+
+from env_servers.own.session_thread import SessionThread
 
 T = TypeVar("T")
 
 
 class SeededThread:
-    """The thread in which all calls run.
-
-    It is a daemon: a call that never ends must not keep the process from exiting, as the thread of an executor would.
-    """
+    """The thread in which all calls run. A call that never ends does not keep the process from exiting."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], RandomState, Callable[[], Any]] | None] = SimpleQueue()
-        Thread(target=self._work, name="gem", daemon=True).start()
-
-    def _work(self) -> None:
-        while (item := self._calls.get()) is not None:
-            result, random_state, call = item
-            if not result.set_running_or_notify_cancel():  # the caller was cancelled
-                continue
-            try:
-                result.set_result(random_state.run(call))
-            except BaseException as e:
-                result.set_exception(e)
+        self._thread = SessionThread()
 
     async def run(self, random_state: RandomState, call: Callable[[], T]) -> T:
         """Run a call with a session's random numbers. Calls of all sessions run one after another."""
-        result: Future[T] = Future()
-        self._calls.put((result, random_state, call))
-        return await asyncio.wrap_future(result)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, random_state.run, call)
 
     async def close(self) -> None:
         """Stop the thread after the calls that wait."""
-        self._calls.put(None)
+        self._thread.end()
 
 
 class RandomState:
