@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step",
         type=whole(at_least=1),
         metavar="K",
-        help="with RUN: the learner step, 1 is the first [the last one whose text is kept]",
+        help="with RUN: the learner step, as the metrics number it [the last one whose text is kept]",
     )
     parser.add_argument(
         "--dropped",
