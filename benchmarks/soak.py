@@ -12,7 +12,8 @@
     stop it, resume it for FINISH_UPDATES more updates to its end, and audit it: every prompt has exactly one end
 
 Every `--sample` seconds the memory and the descriptors of the run's processes are noted, with what the run holds in
-shared memory and on disk (soak_watch.py).
+shared memory and on disk (soak_watch.py). DIRECTORY/samples.json keeps them: for each kind of process and each of its
+lives [update, MiB, descriptors].
 
 The toy model uses its tool. The learning rate is so small that a model stays about as good as it is: a solved task
 would have no group with variance left, and nothing to train on. Three of four groups of SmolLM2 have no variance; they
@@ -50,6 +51,7 @@ from openrlhf_tir.cli.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, ST
 from openrlhf_tir.pipeline.ledger.audit import AuditCode, audit
 from openrlhf_tir.pipeline.watchdog import DUMP
 
+SAMPLES = "samples.json"
 FOR_EVER = 10**9
 """Updates that no soak comes to."""
 FINISH_UPDATES = 2
@@ -415,6 +417,7 @@ def main() -> int:
     soak.run(60 * args.minutes, args.every)
     if not soak.over:
         soak.finish()
+    (directory / SAMPLES).write_text(json.dumps(soak.watch.table()))
     per_update = args.growth_mib_per_update
     found = [
         *problems(

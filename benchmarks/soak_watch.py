@@ -4,8 +4,9 @@ Growth is measured within the life of one process and only after its first updat
 start is no leak:
 
     samples of one process     first ... | `settle` updates | first third | middle third | last third
-    growth of one process                                                   median  -->    median
-    growth per update          the same difference, summed over all processes of a kind, over the updates in between
+    growth of one process: memory                                           median  -->    median
+                           descriptors                                        most  -->    fewest
+    growth per update          of memory, summed over all processes of a kind, over the updates in between
 
 One process says little about a leak of some kilobytes an update; all processes of a kind together do.
 
@@ -58,8 +59,9 @@ class Growth(NamedTuple):
     Attributes:
         updates: Updates between the two.
         memory_mib: Difference of the medians of the memory.
-        descriptors: Difference of the fewest descriptors. Connections come and go with the load; what is never closed
-            raises the fewest as well.
+        descriptors: How many more the process always has in the last third than it ever had in the middle one. A pool
+            holds as many connections as its largest burst needed for as long as each is used now and then, and a larger
+            burst may come at any time; what is never closed exceeds every burst in the end.
     """
 
     updates: float
@@ -89,15 +91,19 @@ class Life:
         if len(settled) < MIN_SAMPLES or settled[-1].updates - settled[0].updates < settle:
             return None
         third = len(settled) // 3
-        middle = _held(settled[third : 2 * third])
-        last = _held(settled[-third:])
-        return Growth(*(b - a for a, b in zip(middle, last, strict=True)))
+        middle = settled[third : 2 * third]
+        last = settled[-third:]
+        most = max(sample.descriptors for sample in middle)
+        fewest = min(sample.descriptors for sample in last)
+        return Growth(
+            updates=_median(last, "updates") - _median(middle, "updates"),
+            memory_mib=_median(last, "memory_mib") - _median(middle, "memory_mib"),
+            descriptors=max(0, fewest - most),
+        )
 
 
-def _held(samples: Sequence[Sample]) -> tuple[float, float, int]:
-    """Return what a process holds in the middle of some samples: updates, MiB, descriptors."""
-    updates, memory, descriptors = zip(*samples, strict=True)
-    return statistics.median(updates), statistics.median(memory), min(descriptors)
+def _median(samples: Sequence[Sample], name: str) -> float:
+    return statistics.median(getattr(sample, name) for sample in samples)
 
 
 @dataclass
@@ -160,6 +166,13 @@ class Watch:
             if grew is not None:
                 by_role[life.role].append((life, grew))
         return {role: _summary(lives) for role, lives in sorted(by_role.items())}
+
+    def table(self) -> dict[str, list[list[Sample]]]:
+        """Return the samples by kind of process, a list for each life."""
+        by_role: dict[str, list[list[Sample]]] = defaultdict(list)
+        for life in self.lives.values():
+            by_role[life.role].append(life.samples)
+        return by_role
 
 
 def _summary(lives: list[tuple[Life, Growth]]) -> dict[str, Any]:

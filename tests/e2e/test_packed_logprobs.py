@@ -45,7 +45,7 @@ async def test_the_log_probs_are_those_that_arrive_in_vllms_own_way(engine, prom
     assert engine.requests.inbox is not None
     packed = await sampled(engine, prompt, "packed")
     assert len(engine.requests.inbox) == 0
-    monkeypatch.setattr(engine, "inbox", None)
+    monkeypatch.setattr(engine.requests, "inbox", None)
     listed = await sampled(engine, prompt, "listed")
     assert {c.finish_reason for c in packed} == {"stop", "length"}
     for ours, own in zip(packed, listed, strict=True):
