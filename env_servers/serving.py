@@ -45,11 +45,10 @@ from openrlhf_tir.protocol import (
     StepReply,
     StepRequest,
 )
-from openrlhf_tir.user_code.failures import Overrun
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
-from .defects import SHOWN, Defects, contained, described
+from .defects import SHOWN, Defects, Overrun, contained, described
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
 from .replies import fit_reset, fit_step

@@ -27,10 +27,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
-from openrlhf_tir.user_code.failures import Overrun
 
 from .admission import CapacityFull
-from .defects import contained
+from .defects import Overrun, contained
 from .env import Env
 
 Execute = Callable[["Session", StepRequest], Coroutine[Any, Any, StepReply]]

@@ -65,7 +65,7 @@ ENV_MAY_SHARE = {
     },
     # One way to say where user code failed, and whether it is an outage. Standard library only.
     "env_servers/defects.py": {"openrlhf_tir.user_code.plugins", "openrlhf_tir.user_code.failures"},
-    "env_servers/serving.py": {"openrlhf_tir.user_code.loop_watch", "openrlhf_tir.user_code.failures"},
+    "env_servers/serving.py": {"openrlhf_tir.user_code.loop_watch"},
     # One remedy for a machine without user namespaces, for a run's checks and for the server. Standard library only.
     "env_servers/python_tir/isolation/": {"openrlhf_tir.machine.namespaces"},
     # One back-off for everything that retries. Standard library only.
