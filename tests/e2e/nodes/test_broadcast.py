@@ -146,11 +146,12 @@ async def test_a_torn_push_freezes_the_engine_until_the_next_is_proved(engines, 
 async def test_an_engine_that_joins_is_proved_alone_and_then_pushed_to_with_the_others(
     engines, learner, publisher, prompt
 ):
-    await publisher.join(engines[2])
+    newcomer = LocalEngine(engines[2], "rollout-2")
+    await publisher.join(newcomer)
     assert (
         engines[2].version == 4 and worst(learner, prompt, (await sampled(engines[2], prompt, "joined"))[0]) < TOLERANCE
     )
-    publisher.engines.append(engines[2])
+    publisher.engines.append(newcomer)
     learner.reset(5)
     assert (await publisher.publish(5, must_differ=True)).refused == 0
     assert [engine.version for engine in engines] == [5, 5, 5]
