@@ -19,6 +19,8 @@ def complete(future: Future[T], call: Callable[[], T]) -> None:
         return
     try:
         result = call()
+    except StopIteration as error:  # asyncio hands it to no awaiter, who would wait for ever
+        future.set_exception(RuntimeError("the call raised StopIteration").with_traceback(error.__traceback__))
     except BaseException as error:
         future.set_exception(error)
     else:

@@ -17,6 +17,12 @@ async def test_the_result_and_the_error_of_a_call_arrive():
         await in_daemon_thread(divmod, 7, 0)
 
 
+async def test_the_end_of_an_iterator_arrives_as_another_error():
+    async with asyncio.timeout(10):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await in_daemon_thread(next, iter(()))
+
+
 async def test_a_call_that_is_cancelled_before_its_thread_begins_is_not_made(monkeypatch):
     waiting = []
 
