@@ -234,7 +234,8 @@ class Sessions:
             return session, await asyncio.shield(session.reset)
         except BaseException:
             on_failed_reset(session.reset)
-            await self.close(session_id)
+            if self._by_id.get(session_id) is session:  # else it was closed, and its id may be another session's by now
+                await self.close(session_id)
             raise
 
     async def _new_env(self) -> Env:

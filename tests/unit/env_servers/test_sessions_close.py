@@ -96,3 +96,36 @@ async def test_a_session_is_in_use_while_its_step_runs():
     now[0] = 26.0
     await sessions.expire()
     assert len(sessions) == 0
+
+
+class SlowToCancel(Env):
+    """Does not return from `reset` for the task {"wait": True}, nor from its cancellation until it may."""
+
+    may_end = asyncio.Event()
+
+    async def reset(self, task, seed):
+        if task.get("wait"):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await SlowToCancel.may_end.wait()
+        return ""
+
+
+async def test_a_reset_that_was_closed_leaves_the_session_that_has_its_id_by_now(monkeypatch):
+    monkeypatch.setattr(SlowToCancel, "may_end", asyncio.Event())
+    sessions = Sessions(SlowToCancel, max_sessions=8, ttl_s=1.0)
+    async with asyncio.timeout(60):
+        reset = asyncio.create_task(sessions.open(ResetRequest(session_id="s", task={"wait": True})))
+        while len(sessions) == 0:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the reset runs
+        close = asyncio.create_task(sessions.close("s"))
+        while len(sessions):
+            await asyncio.sleep(0)
+        second, _ = await sessions.open(ResetRequest(session_id="s"))
+        SlowToCancel.may_end.set()
+        await close
+        with pytest.raises(asyncio.CancelledError):
+            await reset
+    assert sessions.get("s") is second
