@@ -131,6 +131,11 @@ def read_trl_text(text: str, path: Path, words: Sequence[str]) -> TrlScript:
     call = _trainer_call(reader, trainers, path)
     trainer = trainers[called(call)]
     arguments = reader.arguments(call, POSITIONS.get(trainer, POSITIONS[""]))
+    for spread in (keyword.value for keyword in call.keywords if keyword.arg is None):
+        reader.notes.append(
+            f"line {call.lineno}: {called(call)}(**{ast.unparse(spread)}): not all that it holds is"
+            " taken over. Write it as arguments of the trainer, or correct the recipe."
+        )
     script = TrlScript(trainer, call.lineno, arguments, reader, directories=(Path.cwd(), path.parent))
     script.changed = reader.overrides(called(call))
     script.others = tuple(
@@ -214,12 +219,14 @@ def _config_file(name: Any, script: Path) -> dict[str, Any]:
     """Return the arguments in the YAML file of --config, which TrlParser reads.
 
     Raises:
-        ConfigError: The file cannot be read, or is no table.
+        ConfigError: There is no such file, it cannot be read, or it is no table.
     """
     if not isinstance(name, str):
         return {}
     path = existing_path(name, (Path(), script.parent))
-    table = {} if path is None else yaml_table(path)
+    if path is None:
+        raise ConfigError(f"--config {name}: there is no such file. Give the path of the script's YAML file.")
+    table = yaml_table(path)
     if not table:
         raise ConfigError(f"--config {name} holds no arguments by name. Give the path of the script's YAML file.")
     return table

@@ -46,9 +46,9 @@ class _FunctionNames:
             case ast.Name(id=name):
                 held = self.reader.given(node)
                 if isinstance(held, FOLLOWED):
-                    return [*self.of(held), *self._appended(node)]
+                    return [*self.of(held), *self._appended(node, held)]
                 made = self._inside(held) if isinstance(held, ast.Call) else None
-                return [name] if made is None else [*made, *self._appended(node)]
+                return [name] if held is None or made is None else [*made, *self._appended(node, held)]
             case ast.Attribute():
                 held = self.reader.given(node)
                 if held is not None and not any(part is node for part in ast.walk(held)):
@@ -78,11 +78,17 @@ class _FunctionNames:
     def _of_all(self, nodes: list[ast.expr]) -> list[str]:
         return [name for node in nodes for name in self.of(node)]
 
-    def _appended(self, name: ast.Name) -> list[str]:
-        """Return the names that are added to a list after it is made: `funcs.append(f)`, `funcs += [f]`."""
+    def _appended(self, name: ast.Name, made: ast.expr) -> list[str]:
+        """Return the names that are added to a list after it is made: `funcs.append(f)`, `funcs += [f]`.
+
+        Args:
+            name: The name of the list, where it is used.
+            made: The expression that it was given.
+        """
+        first = self.reader.first_line(name, made)
         found: list[str] = []
         for statement, tests in statements(self.reader.tree.body, into_functions=True):
-            if statement.lineno >= name.lineno:
+            if not first <= statement.lineno < name.lineno:
                 continue
             added = added_to(statement, name.id)
             if added is None:

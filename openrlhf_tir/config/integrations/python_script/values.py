@@ -457,7 +457,7 @@ class SourceReader(Definitions):
             table: The value of that expression.
         """
         filled = dict(table)
-        first = self._first_line(name, made)
+        first = self.first_line(name, made)
         for statement, tests in self._statements:
             if not first < statement.lineno < name.lineno or not self._changes(statement, name.id):
                 continue
@@ -476,8 +476,8 @@ class SourceReader(Definitions):
             filled |= added
         return filled
 
-    def _first_line(self, name: ast.Name, made: ast.expr) -> int:
-        """Return the line behind which statements change the table of a name: that of the function whose parameter it
+    def first_line(self, name: ast.Name, made: ast.expr) -> int:
+        """Return the line behind which statements change what a name holds: that of the function whose parameter it
         is, which may be called further below, or of the expression that it was given."""
         for lines, parameters in self._parameters:
             if name.lineno in lines and parameters.get(name.id) is made:

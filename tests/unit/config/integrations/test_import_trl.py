@@ -314,13 +314,14 @@ def test_low_rank_adapters_that_flags_ask_for_are_trained(imported):
     assert load(str(path), {}).ds.lora.rank == 0  # get_peft_config gives none without --use_peft
 
 
-def test_a_yaml_file_of_arguments_is_read_and_flags_win(imported, tmp_path):
+def test_a_yaml_file_of_arguments_is_read_and_flags_win(imported, tmp_path, capsys):
     (tmp_path / "args.yaml").write_text("learning_rate: 3e-6\nnum_generations: 8\nlog_level: info\n")
     _, path, _ = imported(SCRIPT, "--config", str(tmp_path / "args.yaml"), "--num_generations", "2")
     cfg = load(str(path), {})
     assert (cfg.actor.learning_rate, cfg.rollout.n_samples_per_prompt) == (3e-6, 2)
     out = ["--out", str(tmp_path / "r.toml")]
     assert main(["import-trl", *out, str(tmp_path / "train.py"), "--config", "nowhere.yaml"]) == 2
+    assert "--config nowhere.yaml: there is no such file" in capsys.readouterr().err
 
 
 def test_a_config_of_any_name_is_read_with_what_is_set_later_and_with_a_table(imported):
@@ -790,6 +791,12 @@ def test_a_table_of_arguments_that_only_a_run_knows_is_said(imported):
     assert "GRPOConfig(**self.ask_somebody())" in told
 
 
+def test_a_table_of_the_trainer_s_arguments_is_said(imported):
+    text = SCRIPT.replace("tools=[add],", "**more,").replace("def main():", "more = {'tools': [add]}\n\n\ndef main():")
+    assert text.count("more") == 2
+    assert "GRPOTrainer(**more)" in imported(text)[2]
+
+
 def test_a_lambda_anywhere_in_the_script_is_a_reward(imported):
     text = OF_A_CLASS.replace("reward_funcs=self.rewards", "reward_funcs=[doubled]")
     _, path, _ = imported(text.format(test="False", table="{{}}").replace("{{}}", "{}"))
@@ -1174,15 +1181,19 @@ def test_what_is_trained_is_said_in_the_words_of_a_run(imported):
         "list((accuracy, *others))",
         "REWARDS",
         "COPY",
+        "funcs",
+        "more",
     ],
 )
 def test_lists_of_rewards_that_are_joined_are_read(imported, rewards):
     text = SCRIPT.replace("[accuracy, brevity]", rewards).replace('output_dir="out"', 'output_dir="out" + "/" + MODEL')
-    lists = "others = [brevity]\nREWARDS = [accuracy] + others\nCOPY = list([accuracy])\nCOPY.append(brevity)"
+    lists = "others = [brevity]\nREWARDS = [accuracy] + others\nCOPY = list([accuracy])\nCOPY.append(brevity)\n"
+    lists += "def built():\n    funcs = [accuracy]\n    funcs.append(brevity)\n    return funcs\n\n\nfuncs = built()\n"
+    lists += "more = []\nmore.append(accuracy)\nmore = more + [brevity]"
     text = text.replace("\n\ndef main():", f"\n\n{lists}\n\n\ndef main():")
     _, path, told = imported(text)
     names = [name.rpartition(":")[2] for name in load(str(path), {}).reward.weights]
-    assert names == ["accuracy", "brevity"] and "reward_funcs" not in told
+    assert names == ["accuracy", "brevity"] and "reward_funcs" not in told and "reward_weights" not in told
     assert " output_dir=out/Qwen" in told
 
 
