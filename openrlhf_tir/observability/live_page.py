@@ -88,6 +88,8 @@ class LivePage:
 
     def page(self) -> str:
         """Return the whole page with all of its parts, so that it can be read without scripts."""
+        # First: what a group adds that ends while the samples are read is asked for later.
+        samples_version = self.samples_version()
         return html.render(
             "watch.html",
             title=self.name,
@@ -96,7 +98,7 @@ class LivePage:
             figures=self.figures(),
             samples=self.samples(),
             figures_version=self.figures_version(),
-            samples_version=self.samples_version(),
+            samples_version=samples_version,
         )
 
     def state(self) -> dict[str, str]:

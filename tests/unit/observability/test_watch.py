@@ -138,6 +138,22 @@ def test_samples_are_asked_for_again_when_a_group_ended_and_at_most_every_few_se
     assert version() != second
 
 
+def test_a_group_that_ends_while_the_page_is_made_is_asked_for_later(tmp_path, clock, monkeypatch):
+    write_status(tmp_path)
+    drop_a_group(tmp_path, "x")
+    page = LivePage(tmp_path, clock)
+
+    def read_while_a_group_ends() -> str:
+        read = LivePage.samples(page)
+        drop_a_group(tmp_path, "y")
+        return read
+
+    monkeypatch.setattr(page, "samples", read_while_a_group_ends)
+    shown = re.search(r'id="samples" data-version="([^"]*)"', page.page())[1]
+    clock.now += REDRAW_S
+    assert page.state()["samples"] != shown
+
+
 def test_both_sides_of_the_clip_range_are_shown(client, tmp_path):
     write_status(tmp_path)
     with MetricsLog(tmp_path, Logger(tensorboard_dir=None)) as log:
