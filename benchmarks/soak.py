@@ -69,6 +69,9 @@ MOST_IDLE_STARTS = 3
 """Starts in a row that nobody disturbs and that end without an update."""
 ANSWERS = frozenset({DONE, STOPPED, INTERRUPTED, TERMINATED, -signal.SIGINT, -signal.SIGTERM})
 """Exit codes of a run that was told to stop. Before there is a run to stop, the code is the signal's own."""
+GROWTH_MIB = 48.0
+GROWTH_DESCRIPTORS = 8
+"""The most that one process may grow, unless the command says otherwise."""
 DUPLICATES = (AuditCode.TRAINED_AGAIN, AuditCode.ISSUED_AGAIN)
 ROLES = ("ray::LearnerRank", "ray::RolloutActor", "openrlhf_tir.cli", "env_servers.python_tir")
 """Kinds of process that a soak must have judged, unless its flags name another run."""
@@ -304,7 +307,7 @@ def _shorten(test: Path) -> None:
 
 
 def problems(
-    soak: Soak, *, growth_mib: float, growth_mib_per_update: float, growth_descriptors: float, roles: tuple[str, ...]
+    soak: Soak, *, growth_mib: float, growth_mib_per_update: float, growth_descriptors: int, roles: tuple[str, ...]
 ) -> Iterator[str]:
     """Yield a sentence for each thing that did not hold.
 
@@ -389,14 +392,16 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--growth-mib", type=float, default=48.0, help="the most that one process may grow [%(default)g]"
+        "--growth-mib", type=float, default=GROWTH_MIB, help="the most that one process may grow [%(default)g]"
     )
     parser.add_argument(
         "--growth-mib-per-update",
         type=float,
         help="the most that the processes of a kind may grow on average [5; the toy model 0.1]",
     )
-    parser.add_argument("--growth-descriptors", type=float, default=8, help="the same, in descriptors [%(default)s]")
+    parser.add_argument(
+        "--growth-descriptors", type=int, default=GROWTH_DESCRIPTORS, help="the same, in descriptors [%(default)s]"
+    )
     parser.add_argument("--directory", type=Path, help="where the run goes (default: a temporary directory)")
     parser.add_argument("--toy", type=Path, metavar="DIR", help="run directory of an earlier quickstart or toy-model")
     parser.add_argument("--model", choices=["smollm2"], help="train this model (default: the toy model)")

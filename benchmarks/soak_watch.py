@@ -4,11 +4,18 @@ Growth is measured within the life of one process and only after its first updat
 start is no leak:
 
     samples of one process     first ... | `settle` updates | first third | middle third | last third
-    growth of one process: memory                                           median  -->    median
-                           descriptors                                        most  -->    fewest
-    growth per update          of memory, summed over all processes of a kind, over the updates in between
+    growth of its memory                                                    median  -->    median
+    growth per update          the same difference, summed over all processes of a kind, over the updates in between
 
 One process says little about a leak of some kilobytes an update; all processes of a kind together do.
+
+Descriptors are compared at their fewest in each of PARTS equal parts of the settled samples. Their growth is the
+smallest rise from one part to the next, times the number of rises. What is never closed raises every part above the one
+before. A pool of connections keeps as many as its largest burst needed for as long as each is used now and then: the
+burst raises one part, and the next rise is zero until a still larger one comes.
+
+    a leak     |  40 |  52 |  64 |  76 |  88 |    rises 12 12 12 12    growth 48
+    a burst    |  40 |  40 |  60 |  60 |  60 |    rises  0 20  0  0    growth  0
 
 Memory is what a process has of its own or shares in /dev/shm, without the files that it maps: its part of a library
 becomes larger whenever another process that maps the same library ends, on the same machine or in another run.
@@ -23,6 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +42,9 @@ from openrlhf_tir.weights.push_files import push_directory
 
 MIN_SAMPLES = 9
 """A process with fewer samples after its first updates says nothing about growth."""
+PARTS = 5
+"""Parts of a process's settled samples whose fewest descriptors are compared. Only four bursts, each in a part of its
+own and larger than those before, look like a leak."""
 TAIL_BYTES = 2**18
 """Bytes at the end of metrics.jsonl in which its last row is looked for."""
 MIB = 2**20
@@ -54,19 +65,17 @@ class Sample(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What one process took on from the middle third of its settled samples to the last third.
+    """What one process took on after its first updates; the head of this file shows the two rules.
 
     Attributes:
-        updates: Updates between the two.
-        memory_mib: Difference of the medians of the memory.
-        descriptors: How many more the process always has in the last third than it ever had in the middle one. A pool
-            holds as many connections as its largest burst needed for as long as each is used now and then, and a larger
-            burst may come at any time; what is never closed exceeds every burst in the end.
+        updates: Updates from the middle third of its samples to the last third, by their medians.
+        memory_mib: Difference of the medians of the memory of the two.
+        descriptors: Descriptors that it added steadily.
     """
 
     updates: float
     memory_mib: float
-    descriptors: float
+    descriptors: int
 
 
 @dataclass
@@ -93,13 +102,18 @@ class Life:
         third = len(settled) // 3
         middle = settled[third : 2 * third]
         last = settled[-third:]
-        most = max(sample.descriptors for sample in middle)
-        fewest = min(sample.descriptors for sample in last)
         return Growth(
             updates=_median(last, "updates") - _median(middle, "updates"),
             memory_mib=_median(last, "memory_mib") - _median(middle, "memory_mib"),
-            descriptors=max(0, fewest - most),
+            descriptors=_steady_rise([sample.descriptors for sample in settled]),
         )
+
+
+def _steady_rise(numbers: Sequence[int]) -> int:
+    """Return the smallest rise of the fewest from one part of the numbers to the next, times the number of rises."""
+    bounds = [len(numbers) * part // PARTS for part in range(PARTS + 1)]
+    fewest = [min(numbers[first:end]) for first, end in pairwise(bounds)]
+    return max(0, min(after - before for before, after in pairwise(fewest))) * (PARTS - 1)
 
 
 def _median(samples: Sequence[Sample], name: str) -> float:

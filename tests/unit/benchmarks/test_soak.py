@@ -3,6 +3,8 @@ stand-ins of one process or two, without a ledger; signals and samples are the r
 
 from __future__ import annotations
 
+import json
+import math
 import mmap
 import os
 import random
@@ -16,7 +18,7 @@ import psutil
 import pytest
 
 from benchmarks.crash_trial import start
-from benchmarks.soak import MOST_IDLE_STARTS, Soak, problems, summary
+from benchmarks.soak import GROWTH_DESCRIPTORS, GROWTH_MIB, MOST_IDLE_STARTS, TOY_BARS, Soak, problems, summary
 from benchmarks.soak_watch import MIN_SAMPLES, Life, Sample, Watch, latest_step, of_run, own_memory, smaps
 from openrlhf_tir.cli.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED
 
@@ -114,7 +116,7 @@ def test_a_process_that_grows_is_named_with_what_it_took(stage, again, what):
             time.sleep(0.01)
     process.kill()
     process.wait()
-    (fault,) = on.faults(growth=1)
+    (fault,) = on.faults(growth=2)
     assert what in fault
 
 
@@ -163,13 +165,72 @@ def test_growth_is_of_the_last_third_over_the_middle_one_and_no_start_up():
     assert len(life.samples) == MIN_SAMPLES and life.growth(settle=0) == (3, 2.0, 0)
 
 
-def test_connections_that_come_and_go_are_no_growth_and_descriptors_that_are_never_closed_are():
-    def life(*descriptors: int) -> Life:
-        return Life("a", [Sample(update, 0.0, number) for update, number in enumerate(descriptors)])
+def added(*descriptors: int) -> int:
+    """Return how many descriptors a process adds that has so many at its samples."""
+    return Life("a", [Sample(update, 0.0, number) for update, number in enumerate(descriptors)]).growth(0).descriptors
 
-    assert life(7, 20, 7, 7, 8, 20, 30, 30, 7).growth(settle=0).descriptors == 0
-    assert life(7, 8, 7, 9, 9, 40, 20, 22, 21).growth(settle=0).descriptors == 0, "a burst before them was larger"
-    assert life(7, 20, 7, 9, 20, 21, 24, 30, 30).growth(settle=0).descriptors == 3
+
+def test_descriptors_that_are_never_closed_are_growth_and_those_of_a_burst_are_not():
+    """Two samples a part: 7, 9, 12, 14, 17 at the fewest rise by 2 four times."""
+    assert added(7, 20, 9, 9, 30, 12, 14, 14, 17, 40) == 8
+    assert added(7, 7, 7, 7, 7, 20, 27, 27, 27, 27) == 0, "the pool keeps what a burst needed"
+    assert added(7, 7, 20, 20, 30, 30, 35, 35, 35, 35) == 0, "and what larger ones needed"
+    assert added(7, 20, 7, 30, 9, 7, 7, 20, 30, 8) == 0, "connections come and go"
+    assert added(7, 8, 8, 9, 9, 10, 10, 11, 11) == 4, "nine samples make parts of one or two"
+
+
+UPDATES_OF_A_SAMPLE = 3.5
+"""The toy's update takes 1.4 s, and a sample is taken every 5 s."""
+
+
+def hour_of_the_toy(seed: int, leaked_mib: float = 0.0, leaked_descriptors: float = 0.0) -> dict[int, Life]:
+    """Return an engine's lives in an hour in which it is killed every four minutes on average.
+
+    It takes 280 MiB at its start, and its pool keeps the connections of the largest burst so far.
+
+    Args:
+        seed: Draws deaths, bursts and what is in use at a sample.
+        leaked_mib: What it loses in each update.
+        leaked_descriptors: The same in descriptors.
+    """
+    rng = random.Random(seed)
+    lives: dict[int, Life] = {}
+    now = 0
+    while now < 720:
+        pool = 0
+        life = Life("ray::RolloutActor")
+        for at in range(min(720 - now, 1 + int(rng.expovariate(1 / 48)))):
+            updates = int(at * UPDATES_OF_A_SAMPLE)
+            pool = max(pool, rng.randint(6, 32) if rng.random() < 0.05 else rng.randrange(6))
+            memory = 900 + 280 * (1 - math.exp(-updates / 17)) + rng.gauss(0, 2) + leaked_mib * updates
+            descriptors = 40 + pool + rng.randrange(4) + int(leaked_descriptors * updates)
+            life.samples.append(Sample(int(now * UPDATES_OF_A_SAMPLE) + updates, memory, descriptors))
+        now += len(life.samples)
+        lives[len(lives)] = life
+    return lives
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_hour_of_the_toy_shows_a_leak_of_a_descriptor_or_a_fifth_of_a_mib_an_update_and_no_other(stage, seed):
+    on = stage()
+    on.soak.watch.settle = TOY_BARS.settle
+
+    def faults(**leaked: float) -> list[str]:
+        on.soak.watch.lives = hour_of_the_toy(seed, **leaked)
+        return [
+            *problems(
+                on.soak,
+                growth_mib=GROWTH_MIB,
+                growth_mib_per_update=TOY_BARS.growth_mib_per_update,
+                growth_descriptors=GROWTH_DESCRIPTORS,
+                roles=("ray::RolloutActor",),
+            )
+        ]
+
+    assert faults() == []
+    assert "MiB an update" in faults(leaked_mib=0.2)[-1]
+    (of_descriptors,) = faults(leaked_descriptors=1.0)
+    assert "descriptors" in of_descriptors
 
 
 def test_the_first_updates_of_a_process_are_no_growth():
@@ -188,6 +249,16 @@ def test_growth_an_update_is_pooled_over_the_lives_of_a_kind(tmp_path):
     figures = watch.growth()["a"]
     assert (figures["lives"], figures["updates"], figures["memory_mib_max"]) == (2, 33, 6.0)
     assert figures["memory_mib_per_update"] == round(6 / 33, 4)
+
+
+def test_the_samples_that_are_kept_are_listed_by_kind_and_life(tmp_path):
+    watch = Watch(tmp_path)
+    lives = [grown((1, 2.0)), grown((3, 4.0), (5, 6.0)), Life("b", [Sample(7, 8.0, 9)])]
+    watch.lives = dict(enumerate(lives))
+    assert json.loads(json.dumps(watch.table())) == {
+        "a": [[[1, 2.0, 7]], [[3, 4.0, 7], [5, 6.0, 7]]],
+        "b": [[[7, 8.0, 9]]],
+    }
 
 
 def test_updates_that_a_resume_repeats_count_again(tmp_path):
