@@ -19,6 +19,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AsyncExitStack
 from typing import Any
 
 from env_servers.actions import CALLS, BadAction, cut_to_reply, read_calls
@@ -178,14 +179,9 @@ class ToolEnv(Env):
         return {"tool_scores": scores} if scores else {}
 
     async def close(self) -> None:
-        errors = []
-        for tool in self.callables:
-            try:
-                await tool.end(self.session)
-            except Exception as e:  # the other tools must still be told
-                errors.append(e)
-        if errors:
-            raise errors[0]
+        async with AsyncExitStack() as releases:  # a release that fails keeps no other tool from its own
+            for tool in self.callables:
+                releases.push_async_callback(tool.end, self.session)
 
 
 class TrlEnv(ToolEnv):
