@@ -36,8 +36,8 @@ Execute = Callable[["Session", StepRequest], Coroutine[Any, Any, StepReply]]
 """Runs one step of a session and returns its reply."""
 log = logging.getLogger(__name__)
 CLOSE_S = 60.0
-"""Seconds for which the end of a session waits for the environment's `close`, which goes on behind that: one that never
-returns must not keep other sessions from expiring, nor the server from ending."""
+"""Seconds for which the end of a session waits for what it has cancelled, and then for the environment's `close`. Both
+go on behind that: code that never returns must not keep other sessions from expiring, nor the server from ending."""
 
 
 class NoSession(Exception):
@@ -151,7 +151,8 @@ class Session:
         running = self.running()
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if running:
+            await asyncio.wait(running, timeout=CLOSE_S)
         closing = asyncio.create_task(contained(self.env.close()), name=f"close {self.id}")
         try:
             async with asyncio.timeout(CLOSE_S):

@@ -129,3 +129,19 @@ async def test_a_reset_that_was_closed_leaves_the_session_that_has_its_id_by_now
         with pytest.raises(asyncio.CancelledError):
             await reset
     assert sessions.get("s") is second
+
+
+async def test_a_reset_that_goes_on_when_it_is_cancelled_keeps_no_server_from_ending(monkeypatch):
+    monkeypatch.setattr(sessions_module, "CLOSE_S", 0.05)
+    monkeypatch.setattr(SlowToCancel, "may_end", asyncio.Event())
+    sessions = Sessions(SlowToCancel, max_sessions=8, ttl_s=1.0)
+    async with asyncio.timeout(60):
+        reset = asyncio.create_task(sessions.open(ResetRequest(session_id="s", task={"wait": True})))
+        while len(sessions) == 0:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the reset runs
+        await sessions.close_all()
+        assert not reset.done()
+        SlowToCancel.may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await reset
