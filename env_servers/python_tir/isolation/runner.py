@@ -150,13 +150,14 @@ def stay_behind(fetch: list, fd: int, status: int) -> None:
                 else:
                     size = 0
                     # in pieces: the whole file may be larger than the memory that the limits leave
-                    while bytes_left and (piece := os.read(source, min(bytes_left, 1 << 20))):
+                    while piece := os.read(source, min(bytes_left - size, 1 << 20)):
                         _write_all(fd, piece)
                         size += len(piece)
-                        bytes_left -= len(piece)
+                    bytes_left -= size
             os.close(source)
-        except OSError:
-            pass
+        except OSError:  # no such file; or a copy breaks off, at the largest size of a file, and is written over
+            size = -1
+            os.lseek(fd, at + 8, os.SEEK_SET)
         os.pwrite(fd, size.to_bytes(8, "little", signed=True), at)
     if code < 0:
         _die_by(-code)
