@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, Snippet
-from .bwrap import ENVIRONMENT, call_directory, interpreter_command, run_job
+from .bwrap import ENVIRONMENT, interpreter_command, run_job
+from .call_directory import call_directory
 
 
 class BareSandbox(Sandbox):

@@ -28,12 +28,10 @@ import ctypes
 import marshal
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,27 +243,6 @@ def call_group(groups: ControlGroups | None, limits: Limits) -> Iterator[Control
         yield group
     finally:
         group.remove()
-
-
-@asynccontextmanager
-async def call_directory() -> AsyncIterator[str]:
-    """Hold an empty directory of the host for one call.
-
-    It is removed in a thread: a snippet may have left a hundred thousand files in it.
-    """
-    directory = tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True)
-    try:
-        yield directory.name
-    finally:
-        await asyncio.to_thread(_remove, directory)
-
-
-def _remove(directory: tempfile.TemporaryDirectory) -> None:
-    """Remove a directory, whatever a snippet has left in it."""
-    with suppress(RecursionError):
-        directory.cleanup()
-    if os.path.exists(directory.name):  # directories in one another, more than Python can follow; rm(1) can
-        subprocess.run(["/bin/rm", "-rf", "--", directory.name], check=False, capture_output=True)
 
 
 def find_bwrap() -> str:

@@ -39,13 +39,13 @@ from .bwrap import (
     ENVIRONMENT,
     RUNNER,
     become_subreaper,
-    call_directory,
     call_group,
     call_uids,
     interpreter_command,
     run_job,
     site_packages,
 )
+from .call_directory import call_directory
 from .control_group import ControlGroups
 from .job import compiled
 from .stage import reachable
