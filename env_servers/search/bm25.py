@@ -80,9 +80,7 @@ def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{directory.name}.", dir=directory.parent))
     except OSError as e:
-        raise ConfigError(
-            f"No index can be written to {directory}: {e.strerror}. Give a writable directory to --index."
-        ) from e
+        raise unwritable(directory, e) from e
     try:
         built_from = _fingerprint(corpus) if corpus.exists() else None
         bm25_build.build(corpus, temporary, progress)
@@ -94,6 +92,13 @@ def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None
         return True
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def unwritable(directory: Path, error: OSError) -> ConfigError:
+    """Return the error of a directory that takes no index."""
+    return ConfigError(
+        f"No index can be written to {directory}: {error.strerror}. Give a writable directory to --index."
+    )
 
 
 def _fingerprint(corpus: Path) -> dict[str, int]:

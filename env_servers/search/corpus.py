@@ -34,7 +34,12 @@ def passages(path: Path) -> Iterator[tuple[int, int, str]]:
                 if not line.isspace():
                     yield start, end, _contents(line, path, number)
     except OSError as e:
-        raise DataError(f"Corpus {path} cannot be read: {e.strerror}. Give a JSONL file to --corpus.") from e
+        raise unreadable(path, e) from e
+
+
+def unreadable(path: Path, error: OSError) -> DataError:
+    """Return the error of a corpus that cannot be read."""
+    return DataError(f"Corpus {path} cannot be read: {error.strerror}. Give a JSONL file to --corpus.")
 
 
 def _contents(line: bytes, path: Path, number: int) -> str:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from openrlhf_tir.errors import ConfigError, DataError
+from openrlhf_tir.errors import ConfigError
 
-from .bm25 import Hit, Retriever
-from .corpus import Corpus, passages
+from .bm25 import Hit, Retriever, unwritable
+from .corpus import Corpus, passages, unreadable
 from .searches import Stop, never
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Dense(Retriever):
         try:
             stat = corpus.stat()
         except OSError as e:
-            raise DataError(f"Corpus {corpus} cannot be read: {e.strerror}. Give a JSONL file to --corpus.") from e
+            raise unreadable(corpus, e) from e
         self._model = _load(model)
         prompts = self._model.prompts
         e5 = (QUERY, PASSAGE) if "e5" in Path(model).name.lower() else ("", "")
@@ -60,9 +60,7 @@ class Dense(Retriever):
                 self._embed(corpus, directory, progress)
                 ready.write_text(json.dumps(fingerprint))
         except OSError as e:
-            raise ConfigError(
-                f"No index can be written to {directory}: {e.strerror}. Give a writable directory to --index."
-            ) from e
+            raise unwritable(directory, e) from e
         self._vectors_ND = np.load(directory / "dense.npy", mmap_mode="r")
         self._corpus = Corpus(corpus, np.load(directory / "dense_offsets.npy"))
 
