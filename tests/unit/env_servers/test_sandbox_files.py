@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +32,22 @@ async def test_a_fetched_file_may_be_larger_than_half_of_the_memory():
     assert execution.return_code == 0 and execution.files == {"f": bytes(size), "g": b"x"}
 
 
+async def test_a_file_that_cannot_be_copied_as_a_whole_is_left_out_and_later_ones_arrive():
+    """All copies are one file, which may be as large as one file of the call."""
+    sandbox = BareSandbox(replace(Limits(), file_bytes=12 << 20))
+    code = "for name, size in ('f', 10 << 20), ('g', 10 << 20), ('h', 1):\n    open(name, 'wb').truncate(size)"
+    execution = await sandbox.run(code, fetch=["f", "g", "h"])
+    assert execution.return_code == 0 and execution.files == {"f": bytes(10 << 20), "h": bytes(1)}
+
+
 async def test_directories_of_any_depth_are_removed_and_no_fault_of_the_sandbox(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = "import os\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nprint('made')"
-    assert (await BareSandbox().run(code)).stdout == b"made\n"
-    assert not list(tmp_path.iterdir())
+    try:
+        assert (await BareSandbox().run(code)).stdout == b"made\n"
+        assert not list(tmp_path.iterdir())
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path], check=True)  # pytest could not, and every later run would fail by it
 
 
 async def test_a_process_in_the_background_ends_with_its_call():
