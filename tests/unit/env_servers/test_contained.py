@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from env_servers.defects import Defects
 from env_servers.env import Env, Step
 from env_servers.serving import ServingConfig, create_env_app
 from openrlhf_tir.protocol import CODE_DEFECT, MAX_REPLY_BYTES
@@ -88,3 +91,11 @@ async def test_any_message_of_an_exception_reaches_the_trainer(message, package,
         assert "RuntimeError: " in signals["error"] and (CODE_DEFECT in signals) == (package == "env_servers.")
         reply = await http.post("/reset", json={"session_id": "t", "task": {"raise": message}})
         assert reply.status_code == 500 and "RuntimeError: " in reply.json()["detail"]
+
+
+def test_a_field_with_a_long_name_is_told_as_far_as_a_reply_can_hold_it():
+    missing = ValidationError.from_exception_data(
+        "Reply", [{"type": "missing", "loc": ("\0" * (3 << 20),), "input": {}}]
+    )
+    signals = Defects(Careless).signals(missing, "step")
+    assert signals is not None and len(json.dumps(signals)) <= MAX_REPLY_BYTES

@@ -7,6 +7,7 @@ from openrlhf_tir.observability.report.curves import CURVES, MAX_BARS, binned, s
 from openrlhf_tir.observability.report.held_out import held_out
 from openrlhf_tir.observability.report.style import plot_style
 from openrlhf_tir.observability.report.timeline import decoding, middle
+from openrlhf_tir.pipeline.observer import METRICS
 from openrlhf_tir.telemetry.timeline import Span
 
 
@@ -62,6 +63,13 @@ def test_a_run_of_one_step_with_nothing_measured_draws_nothing_and_does_not_fail
         assert [curve.draw({"step": [1], "time": [1.0]}) for curve in CURVES] == [None] * len(CURVES)
 
 
+def test_the_time_of_a_step_has_every_phase_that_the_controller_measures():
+    columns = {"step": [1]} | {name: [1.0] for name in METRICS.values()}
+    with plot_style():
+        (axes,) = next(c for c in CURVES if c.file == "step_time").draw(columns).axes
+    assert sum(bar.get_height() for bar in axes.patches) == len(METRICS)
+
+
 def test_parts_of_the_reward_that_change_are_drawn_each_by_its_name():
     columns = {"step": [1, 2], "reward/form": [0.1, 0.9], "reward/constant": [1.0, 1.0], "reward/late": [None, 1.0]}
     with plot_style():
@@ -70,9 +78,11 @@ def test_parts_of_the_reward_that_change_are_drawn_each_by_its_name():
 
 
 def test_pass_at_k_has_a_panel_by_environment_only_where_environments_have_one():
-    columns = {"step": [1], "eval/accuracy": [0.5], "eval/pass_at_2": [0.6]}
+    columns = {"step": [1], "eval/accuracy": [0.5], "eval/pass_at_2": [0.6], "eval/pass_hat_2": [0.4]}
     with plot_style():
         alone = held_out(columns)
         several = held_out(columns | {"eval/calc/pass_at_2": [0.5], "eval/guess/pass_at_2": [0.7]})
     assert len(alone.axes) == 1
+    heights = {line.get_label().split()[0]: line.get_ydata()[0] for line in alone.axes[0].lines}
+    assert (heights["pass^2"], heights["pass@2"]) == (0.4, 0.6)
     assert [line.get_label() for line in several.axes[1].lines] == ["calc", "guess"]
