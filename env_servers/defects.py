@@ -130,7 +130,7 @@ class SelfCancelled(Exception):
     """Raised in place of a CancelledError of user code that nobody has cancelled: something that it awaited was."""
 
 
-async def contained(call: Coroutine[Any, Any, Any]) -> Any:
+async def contain(call: Coroutine[Any, Any, Any]) -> Any:
     """Await user code. Turn what would end the server, or would be taken for the end of the session, into an ordinary
     error.
 

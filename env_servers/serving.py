@@ -48,7 +48,7 @@ from openrlhf_tir.protocol import (
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
-from .defects import SHOWN, Defects, Overrun, contained, described
+from .defects import SHOWN, Defects, Overrun, contain, described
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
 from .replies import fit_reset, fit_step
@@ -241,7 +241,7 @@ class EnvService:
                     session.mark_started(request.step_id)
                     await self.watch.turn()
                     with self.watch.allows(request.deadline_s):
-                        step = await contained(session.env.step(request.action, deadline_at - clock()))
+                        step = await contain(session.env.step(request.action, deadline_at - clock()))
             if not isinstance(step, Step):
                 raise TypeError(_wrong_result(session.env, "step", step, "an env_servers.env.Step"))
             reply = StepReply(

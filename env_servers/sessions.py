@@ -29,7 +29,7 @@ from typing import Any
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
 
 from .admission import CapacityFull
-from .defects import Overrun, contained
+from .defects import Overrun, contain
 from .env import Env
 
 Execute = Callable[["Session", StepRequest], Coroutine[Any, Any, StepReply]]
@@ -139,7 +139,7 @@ class Session:
             dropped_id, _ = self.answers.popitem(last=False)
             self.newest_dropped = max(self.newest_dropped, dropped_id)
 
-    def running(self) -> list[asyncio.Task[Any]]:
+    def running_tasks(self) -> list[asyncio.Task[Any]]:
         """Return the tasks of the reset and of steps that have not ended."""
         tasks: list[asyncio.Task[Any]] = [answer.task for answer in self.answers.values()]
         if self.reset is not None:
@@ -148,12 +148,12 @@ class Session:
 
     async def close(self) -> None:
         """Cancel what runs and close the environment. An exception of the environment is logged and kept."""
-        running = self.running()
+        running = self.running_tasks()
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=CLOSE_S)
-        closing = asyncio.create_task(contained(self.env.close()), name=f"close {self.id}")
+        closing = asyncio.create_task(contain(self.env.close()), name=f"close {self.id}")
         try:
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(closing)
@@ -223,10 +223,10 @@ class Sessions:
         if session is None:
             if len(self._by_id) >= self.max_sessions:
                 raise CapacityFull(f"{len(self._by_id)} open sessions", retry_after_s=1)
-            env = await contained(self._new_env())
+            env = await contain(self._new_env())
             session = self._by_id[session_id] = Session(session_id, env, opened_by, last_used=self._clock())
             session.reset = asyncio.create_task(
-                contained(session.env.reset(request.task, request.seed)), name=f"reset {session_id}"
+                contain(session.env.reset(request.task, request.seed)), name=f"reset {session_id}"
             )
         elif session.opened_by != opened_by:
             raise Conflict(f"session {session_id!r} is open for another task or seed. Use a new session_id.")
@@ -240,7 +240,7 @@ class Sessions:
             raise
 
     async def _new_env(self) -> Env:
-        """Return a new environment. A coroutine for `contained`: it never gives up the event loop."""
+        """Return a new environment. A coroutine for `contain`: it never gives up the event loop."""
         return self._factory()
 
     async def close(self, session_id: str) -> Session | None:
@@ -261,7 +261,7 @@ class Sessions:
         """Close the sessions that were unused for `ttl_s`."""
         now = self._clock()
         for session in self._by_id.values():
-            if session.running():
+            if session.running_tasks():
                 session.last_used = now
         expired = [session.id for session in self._by_id.values() if session.last_used < now - self.ttl_s]
         await asyncio.gather(*map(self.close, expired))

@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from env_servers.actions import CALLS, BadAction, cut_to_reply, read_calls
-from env_servers.defects import contained, described, is_denied, is_outage
+from env_servers.defects import contain, described, is_denied, is_outage
 from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
 from openrlhf_tir.waiting.daemon_threads import in_daemon_thread
@@ -227,7 +227,7 @@ class TrlEnv(ToolEnv):
             return
         # A call that still runs here was given up, and may never return.
         wait_s = 0.0 if self._thread.busy else CLOSE_S
-        closing = asyncio.create_task(contained(self._in_thread(self._close_object)), name=f"close {self.session}")
+        closing = asyncio.create_task(contain(self._in_thread(self._close_object)), name=f"close {self.session}")
         closing.add_done_callback(lambda _: self._thread.end())
         done, _ = await asyncio.wait([closing], timeout=wait_s)
         if done:

@@ -80,7 +80,7 @@ def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{directory.name}.", dir=directory.parent))
     except OSError as e:
-        raise unwritable(directory, e) from e
+        raise writing_error(directory, e) from e
     try:
         built_from = _fingerprint(corpus) if corpus.exists() else None
         bm25_build.build(corpus, temporary, progress)
@@ -94,7 +94,7 @@ def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def unwritable(directory: Path, error: OSError) -> ConfigError:
+def writing_error(directory: Path, error: OSError) -> ConfigError:
     """Return the error of a directory that takes no index."""
     return ConfigError(
         f"No index can be written to {directory}: {error.strerror}. Give a writable directory to --index."

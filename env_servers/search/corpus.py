@@ -34,10 +34,10 @@ def passages(path: Path) -> Iterator[tuple[int, int, str]]:
                 if not line.isspace():
                     yield start, end, _contents(line, path, number)
     except OSError as e:
-        raise unreadable(path, e) from e
+        raise reading_error(path, e) from e
 
 
-def unreadable(path: Path, error: OSError) -> DataError:
+def reading_error(path: Path, error: OSError) -> DataError:
     """Return the error of a corpus that cannot be read."""
     return DataError(f"Corpus {path} cannot be read: {error.strerror}. Give a JSONL file to --corpus.")
 

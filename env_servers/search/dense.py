@@ -17,8 +17,8 @@ from numpy.lib.format import open_memmap
 
 from openrlhf_tir.errors import ConfigError
 
-from .bm25 import Hit, Retriever, unwritable
-from .corpus import Corpus, passages, unreadable
+from .bm25 import Hit, Retriever, writing_error
+from .corpus import Corpus, passages, reading_error
 from .searches import Stop, never
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Dense(Retriever):
         try:
             stat = corpus.stat()
         except OSError as e:
-            raise unreadable(corpus, e) from e
+            raise reading_error(corpus, e) from e
         self._model = _load(model)
         prompts = self._model.prompts
         e5 = (QUERY, PASSAGE) if "e5" in Path(model).name.lower() else ("", "")
@@ -60,7 +60,7 @@ class Dense(Retriever):
                 self._embed(corpus, directory, progress)
                 ready.write_text(json.dumps(fingerprint))
         except OSError as e:
-            raise unwritable(directory, e) from e
+            raise writing_error(directory, e) from e
         self._vectors_ND = np.load(directory / "dense.npy", mmap_mode="r")
         self._corpus = Corpus(corpus, np.load(directory / "dense_offsets.npy"))
 

@@ -33,7 +33,8 @@ _default_hook = sys.__excepthook__
 SCRIPT = "main.py"
 """Name of the snippet's file."""
 UNFINISHED = 1 << 62
-"""Size of a fetched file that is being copied: more than is allowed, so that a copy that breaks off is none."""
+"""Size of a fetched file while it is copied. No file may have it: if the runner is killed meanwhile, the server takes
+no part for the whole."""
 OUR_FRAMES = 6
 """Frames below the snippet, in the fresh and in the warm interpreter. With them added to the limit, recursion ends
 where it does in a script."""

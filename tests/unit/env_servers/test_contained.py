@@ -28,14 +28,14 @@ class Careless(Env):
         await self._raise(action)
         return Step("went well")
 
-    async def _raise(self, what):
-        if what == "inner cancellation":
+    async def _raise(self, failure):
+        if failure == "inner cancellation":
             inner = asyncio.create_task(asyncio.sleep(60))
             inner.cancel()
             await inner
-        if what == "a name that is not UTF-8":
+        if failure == "a name that is not UTF-8":
             raise RuntimeError(os.fsdecode(b"no file \xff"))
-        if what == "a long message":
+        if failure == "a long message":
             raise RuntimeError("\0" * (3 << 20))
 
 

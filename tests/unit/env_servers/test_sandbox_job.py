@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -52,6 +54,28 @@ def test_a_file_beyond_the_limit_is_named_with_its_size_and_later_files_arrive()
     fd = os.memfd_create("test")
     os.pwrite(fd, size(-2 - 77) + size(1) + b"y", 0)
     assert unpack(fd, ["big", "b"]) == ({"b": b"y"}, {"big": 77})
+    os.close(fd)
+
+
+def test_a_copy_that_the_end_of_the_runner_cuts_off_is_no_file(tmp_path):
+    """The runner dies behind the first of three MiB."""
+    (tmp_path / "f").write_bytes(bytes(3 << 20))
+    fd = os.memfd_create("test")
+    program = f"""
+import os
+from pathlib import Path
+from env_servers.python_tir.isolation import job
+runner = {{"__name__": "runner"}}
+exec(job.compiled(Path(job.__file__).with_name("runner.py")), runner)
+read = os.read
+left = [1 << 20]
+os.read = lambda *args: read(*args) if left and left.pop() else os._exit(9)
+runner["stay_behind"]([1 << 30, "f"], {fd}, os.dup(2))
+os._exit(0)
+"""
+    died = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, pass_fds=[fd], timeout=300)
+    assert died.returncode == 9 and os.fstat(fd).st_size == 8 + (1 << 20)
+    assert unpack(fd, ["f"]) == ({}, {})
     os.close(fd)
 
 
