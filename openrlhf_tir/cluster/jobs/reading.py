@@ -57,7 +57,8 @@ async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
         yield task
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # The thread of `_end` may collect it at this moment.
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -149,6 +150,30 @@ async def test_the_readers_own_processes_end_with_it(cfg, monkeypatch):
             await asyncio.sleep(0.01)
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
+
+
+async def test_processes_that_a_reader_leaves_behind_end_although_it_has_ended(cfg, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
+    pid_file = tmp_path / "pid"
+    monkeypatch.setattr(reading_module, "COMMAND", ("-c", f"sleep 1000 > /dev/null & echo $! > {pid_file}; exit 1"))
+    async with reading(cfg) as inputs:
+        with pytest.raises(RuntimeError):
+            await inputs
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(int(pid_file.read_text())).wait(60)
+
+
+async def test_a_reader_that_is_collected_as_the_run_ends_is_no_error(cfg, monkeypatch):
+    """A thread may collect it after the run has seen that nobody has."""
+
+    def kill_and_lose_the_race(group: int, signal_number: int) -> None:
+        end_group(group, signal_number)
+        raise ProcessLookupError
+
+    monkeypatch.setattr(reading_module, "COMMAND", ("-c", "import time; time.sleep(1000)"))
+    end_group = os.killpg
+    async with reading(cfg):
+        monkeypatch.setattr(os, "killpg", kill_and_lose_the_race)
 
 
 async def test_a_reader_that_has_ended_is_not_signalled_when_the_run_ends(cfg, monkeypatch):
