@@ -58,6 +58,7 @@ from .model_size import (
     checkpoint_bytes,
     config_json,
     parameters,
+    sizes_of,
     text_config,
 )
 
@@ -94,15 +95,10 @@ REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Sizes):
     """Sizes of a decoder.
 
     Attributes:
-        hidden: Hidden size.
-        layers: Number of layers.
-        heads: Attention heads.
-        keys: Heads of keys and values.
-        head_dim: Size of a head.
         inner: Inner size of the MLP; with experts, of all experts that a token is sent to, shared ones included.
         vocabulary: Size of the vocabulary; 0 if config.json does not tell.
         copies: Experts of a layer that get a copy of a token each; 0 without experts.
@@ -110,11 +106,6 @@ class Shape:
         expert_id_bytes: Bytes of an expert's number (rollout.routing_replay).
     """
 
-    hidden: int
-    layers: int
-    heads: int
-    keys: int
-    head_dim: int
     inner: int
     vocabulary: int
     copies: int = 0
@@ -126,16 +117,16 @@ class Shape:
         """Return the sizes in a config.json; None if it is incomplete."""
         text = text_config(config)
         try:
-            sizes = Sizes.of(text)
+            sizes = sizes_of(text)
             mixture = Experts.of(config)
             if mixture is None or not mixture.chosen:
                 inner = int(text["intermediate_size"])
             else:
                 inner = mixture.inner * mixture.chosen + mixture.shared
             return cls(
-                *sizes,
-                inner,
-                int(text.get("vocab_size") or 0),
+                **vars(sizes),
+                inner=inner,
+                vocabulary=int(text.get("vocab_size") or 0),
                 copies=mixture.chosen if mixture else 0,
                 experts=3 * sizes.hidden * mixture.inner * mixture.count if mixture else 0,
                 expert_id_bytes=(1 if mixture.count <= 256 else 2) if mixture else 0,

@@ -10,9 +10,9 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..config import Config
 from ..config.paths import can_only_be_path, local_path, query_path
@@ -81,7 +81,8 @@ def parameters(model: str) -> int | None:
     return from_files or of_config(config_json(model))
 
 
-class Sizes(NamedTuple):
+@dataclass(frozen=True)
+class Sizes:
     """Sizes of a decoder's layers.
 
     Attributes:
@@ -98,12 +99,12 @@ class Sizes(NamedTuple):
     keys: int
     head_dim: int
 
-    @classmethod
-    def of(cls, text: Mapping[str, Any]) -> Sizes:
-        """Return the sizes in the part of a config.json that `text_config` returns. Raises one of INCOMPLETE."""
-        hidden, layers, heads = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
-        keys = int(text.get("num_key_value_heads") or heads)
-        return cls(hidden, layers, heads, keys, int(text.get("head_dim") or hidden // heads))
+
+def sizes_of(text: Mapping[str, Any]) -> Sizes:
+    """Return the sizes in the part of a config.json that `text_config` returns. Raises one of INCOMPLETE."""
+    hidden, layers, heads = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+    keys = int(text.get("num_key_value_heads") or heads)
+    return Sizes(hidden, layers, heads, keys, int(text.get("head_dim") or hidden // heads))
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -209,7 +210,7 @@ def attention_parity(model: str) -> float:
     active = active_parameters(config)
     if active is None:
         return math.inf
-    sizes = Sizes.of(text_config(config))
+    sizes = sizes_of(text_config(config))
     return active / (sizes.layers * sizes.heads * sizes.head_dim)
 
 
@@ -295,7 +296,7 @@ def of_config(config: Mapping[str, Any], *, experts: int | None = None) -> int |
     """
     text = text_config(config)
     try:
-        h, layers, heads, keys, d = Sizes.of(text)
+        h, layers, heads, keys, d = astuple(sizes_of(text))
         vocabulary = int(text["vocab_size"])
         attention = _latent(text, h, heads) if text.get("kv_lora_rank") else 2 * h * heads * d + 2 * h * keys * d
         mixture = Experts.of(config)

@@ -19,6 +19,7 @@ from openrlhf_tir.memory.memory_plan import (
     Shape,
     memory_plan,
     micro_batch_tokens,
+    wants_liger,
 )
 from tests.unit.memory.test_model_size import QWEN3_30B_A3B, QWEN_7B
 
@@ -375,6 +376,16 @@ def test_size_shows_both_turns_of_a_shared_gpu(tmp_path, capsys):
         assert f" {of_turn / GIB:.2f} GiB" in said
     assert main([*argv, "--vllm.gpu_memory_utilization", "0.95"]) == 1
     assert re.search(r"vllm\.gpu_memory_utilization \w+ 0\.91\b", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("setting", "ring", "installed", "expected"),
+    [(None, 1, True, True), (None, 1, False, False), (None, 2, True, False), (True, 1, False, True)],
+)
+def test_unset_liger_is_used_where_it_is_installed_and_a_sequence_is_on_one_rank(setting, ring, installed, expected):
+    packed = {"packing_samples": True, "attn_implementation": "sdpa"}
+    cfg = Config(ds={"use_liger_kernel": setting, "ring_attn_size": ring, **packed})
+    assert wants_liger(cfg, installed) is expected
 
 
 def test_a_rank_and_an_engine_that_share_a_gpu_must_fit_on_it_together(tmp_path):
