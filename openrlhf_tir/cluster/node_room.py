@@ -52,7 +52,7 @@ def node_report(who: str, mark: Path, theirs: Mapping[str, str], *, learner: boo
         who: Name of this process, for messages.
         mark: A file that the controller has just written to the run's directory.
         theirs: The controller's packages and versions.
-        learner: Whether to ask for what only learner ranks are judged by. nvidia-smi may take seconds.
+        learner: Whether to ask for what only learner ranks are judged by.
 
     Raises:
         ConfigError: This node does not see the run's directory, or has other packages.
@@ -60,7 +60,7 @@ def node_report(who: str, mark: Path, theirs: Mapping[str, str], *, learner: boo
     address = ray.util.get_node_ip_address()
     compare(theirs, who, address)
     prove(mark, who, address)
-    gpu = gpu_memory() if learner else None
+    gpu = gpu_memory() if learner else None  # before the clock is read: nvidia-smi may take seconds
     has_liger = learner and find_spec("liger_kernel") is not None
     return NodeReport(address, time.time(), node_memory()[1], gpu, has_liger)
 
