@@ -96,6 +96,14 @@ def test_what_does_not_answer_now_has_an_exit_code_of_its_own(capsys):
     assert capsys.readouterr().err.startswith("Unavailable: http://127.0.0.1:9/health ")
 
 
+def test_what_a_server_says_of_itself_cannot_steer_the_terminal(env_server, capsys):
+    env_server.bodies["/health"]["isolation"] = "\x1b[2Jnone"
+    env_server.bodies["/schema"]["action"] = "\x1b[31mcode"
+    assert main(["check-env", env_server.url, "--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "[2Jnone" in out and "[31mcode" in out
+
+
 def test_a_package_that_is_not_installed_is_a_mistake_with_a_code(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert main(["size", "--actor.model_name_or_path", "a/model-of-the-hub", "--json"]) == 2

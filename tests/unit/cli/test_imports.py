@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from openrlhf_tir.cli import imports, main
 from openrlhf_tir.cli.exit_codes import DONE, MISTAKE
+
+from .preflight.runs import CPU
 
 BASH = """cat > reward.py <<'EOF'
 def reward_func(queries, prompts, labels):
@@ -68,3 +71,14 @@ def test_how_to_rehearse_is_said_where_there_is_no_gpu(
     Path(name).write_text(text)
     assert main([f"import-{project}", "--out", "r.toml", *flags, name]) == DONE
     assert capsys.readouterr().err.count("--rehearse") == is_said
+
+
+@pytest.mark.parametrize(
+    ("gpus", "address", "expected"), [(0, None, True), (0, "", True), (0, "10.0.0.1:6379", False), (1, None, False)]
+)
+def test_there_is_no_gpu_without_one_here_and_without_the_address_of_a_cluster(gpus, address, expected, monkeypatch):
+    monkeypatch.setattr(imports, "Machine", lambda: replace(CPU, gpus=gpus))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    assert imports.has_no_gpu() is expected

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -99,10 +101,7 @@ def test_a_run_directory_with_checkpoints_is_refused(sft, tmp_path, capsys):
 
 
 def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_path, capsys, model):
-    import asyncio
-
     from openrlhf_tir.cluster.jobs.sft_inputs import checkpoints_of, load_sft_inputs, resumable
-    from openrlhf_tir.errors import ConfigError
     from tests.unit.pipeline.test_fine_tuning import Counting
 
     path = jsonl(tmp_path / "first.jsonl", [{"text": "one"}, {"text": "two"}])
@@ -110,7 +109,8 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
         "--recipe", "sft_cpu", "--sft.dataset", path, "--actor.model_name_or_path", str(model),
         "--run-dir", str(tmp_path / "run"),
     )  # fmt: skip
-    checkpoints = checkpoints_of(cfg, load_sft_inputs(cfg).made_of)
+    inputs = load_sft_inputs(cfg)
+    checkpoints = checkpoints_of(cfg, inputs.made_of)
 
     async def save():
         await checkpoints.take(1, Counting())
@@ -122,6 +122,9 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
     asyncio.run(save())
     with pytest.raises(ConfigError) as refused:
         resumable(cfg, {"train.seed": 7}, None)
+    assert refused.value.code == "resume"
+    with pytest.raises(ConfigError) as refused:
+        resumable(cfg, inputs.made_of, replace(inputs.schedule, epochs=3))
     assert refused.value.code == "resume"
     assert sft(path, "--resume", "--check-only") == 0
     assert " step_000001" in capsys.readouterr().out
@@ -139,6 +142,23 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
     assert sft([{"text": "one"}], "--resume", "--check-only", "--seed", "7") == 2
     err = capsys.readouterr().err
     assert re.search(r" step_000001 .*\(sft\.dataset", err) and re.search(r"train\.seed = 42, .* 7\b", err)
+
+
+def test_a_resume_from_a_checkpoint_of_rl_is_refused(tmp_path):
+    from openrlhf_tir.cluster.jobs.sft_inputs import checkpoints_of, resumable
+    from tests.unit.pipeline.test_fine_tuning import Counting
+
+    cfg = config("--recipe", "sft_cpu", "--sft.dataset", "rows.jsonl", "--run-dir", str(tmp_path))
+    of_rl = checkpoints_of(cfg)
+
+    async def save():
+        await of_rl.take(1, Counting())
+        await of_rl.commit(1, {"step": 1, "world_size": 2}, [], Counting())
+
+    asyncio.run(save())
+    with pytest.raises(ConfigError, match=r"/step_000001 .*`openrlhf-tir train`") as refused:
+        resumable(cfg, {}, None)
+    assert refused.value.code == "resume"
 
 
 def test_the_recipe_on_gpus_says_on_a_cpu_where_to_start_instead():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -134,16 +135,21 @@ def test_one_that_is_asked_for_beyond_the_ranks_has_no_place_and_is_told_so(ray:
         run(session())
 
 
-def test_more_engines_than_ranks_are_refused(ray: Ray, events):
+def test_more_engines_than_ranks_are_refused_and_the_servers_stay_as_they_are(ray: Ray, events):
     from openrlhf_tir.cluster.jobs.control import Control, apply
+
+    def search_server(url: str, *, token: str | None):
+        return None, SimpleNamespace(env="search")
 
     async def session() -> None:
         pool = (await started(config())).pool
+        three = Control(rollout_actors=3, env_urls={"search": ["http://a:1"]})
         with pytest.raises(ConfigError, match=r" 2 .* 3 "):
-            await apply(Control(rollout_actors=3), pool, token=None, serves={})
-        assert pool.fleet.size == 2
-        await apply(Control(rollout_actors=1), pool, token=None, serves={})
-        assert pool.fleet.size == 1
+            await apply(three, pool, token=None, serves={"search": "search"}, probe=search_server)
+        assert (pool.fleet.size, pool.env_urls) == (2, {})
+        for engines in (1, 2):
+            await apply(Control(rollout_actors=engines), pool, token=None, serves={})
+            assert pool.fleet.size == engines
 
     run(session())
 
