@@ -49,6 +49,14 @@ async def test_a_verdict_on_an_older_push_says_nothing_about_the_newer():
     await held
 
 
+async def test_a_push_that_another_one_replaced_withholds_nothing_any_more():
+    proof = ProofGate()
+    proof.expect(4)
+    proof.void()  # the other push is one without a canary: nothing is to be proved
+    async with asyncio.timeout(60):
+        await proof.passed(np.array([4]))
+
+
 async def test_a_refused_version_fails_what_waited_and_all_that_comes_after():
     proof = ProofGate()
     proof.expect(4)

@@ -11,7 +11,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError, WeightsUnverified
-from openrlhf_tir.pushes import BroadcastRendezvous, ReadBackReport
+from openrlhf_tir.pushes import BroadcastRendezvous, Exposed, ReadBackReport
 
 
 class FakeLlm:
@@ -274,6 +274,46 @@ async def test_a_torn_broadcast_keeps_the_engine_frozen_until_all_of_another_is_
     await engine.receive_weights(MEETING, 1, "push2")
     await engine.apply_received(1, "d1")
     assert not llm.frozen and llm.calls == ["pause", "start", "receive_weights", "receive_weights", "finish", "resume"]
+
+
+class Exposing(FakeLlm):
+    """Its worker begins to load exposed buckets by itself, and is done with the last of them."""
+
+    async def collective_rpc(self, method, args=()):
+        if method != "load_exposed":
+            return await super().collective_rpc(method, args)
+        _, _, remaining = args
+        self.loading = True
+        await super().collective_rpc(method, args)
+        self.loading = bool(remaining)
+        return [[{"begin": 1.0, "load": 2.0, "read_back": 4.0}, None if remaining else list(ReadBackReport(1))]]
+
+
+async def test_what_the_calls_of_an_exposed_push_took_is_added_up():
+    engine = Engine(Exposing(), "model", None, 0, Config())
+    for version in (1, 2):
+        for remaining in (2, 1, 0):
+            await engine.load_exposed(Exposed(f"push{version}", [], remaining), version)
+        parts = await engine.confirm_weights(version)
+        assert [parts[f"push_{part}_s"] for part in ("begin", "load", "read_back")] == [3.0, 6.0, 12.0]
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+async def test_a_push_that_ended_between_two_buckets_gives_way_to_one_of_another_transport(by_file):
+    """The worker holds a part of the first, which it undoes before it loads the other."""
+    llm = Exposing()
+    engine = Engine(llm, "model", None, 0, Config())
+    await engine.load_exposed(Exposed("push1", [], remaining=1), 1)
+    await engine.resume()
+    assert llm.frozen
+    if by_file:
+        await engine.begin_update()
+        await engine.finish_update(1)
+    else:
+        await engine.receive_weights(MEETING, 1, "push2")
+        await engine.apply_received(1, "d1")
+    received = [] if by_file else ["receive_weights"]
+    assert llm.calls == ["pause", "load_exposed", "begin_again", *received, "finish", "resume"]
 
 
 @pytest.mark.parametrize(
