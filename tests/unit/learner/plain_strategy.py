@@ -3,6 +3,8 @@ learner does around its engines is then tested in seconds; what the engines do, 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 import torch.distributed as dist
 
@@ -26,6 +28,7 @@ class PlainEngine(torch.nn.Module):
                 eps=adam["eps"],
                 weight_decay=adam["weight_decay"],
             )
+            self.optimizer.loss_scaler = SimpleNamespace(cur_scale=1.0)
 
     def forward(self, *args, **kwargs):
         return self.module(*args, **kwargs)
@@ -38,6 +41,9 @@ class PlainEngine(torch.nn.Module):
 
     def step(self) -> None:
         assert self.last
+        for p in self.module.parameters():
+            if p.grad is not None:
+                p.grad /= self.optimizer.loss_scaler.cur_scale
         self.grads.append(
             {name: p.grad.numpy().copy() for name, p in self.module.named_parameters() if p.grad is not None}
         )
@@ -55,6 +61,7 @@ class PlainEngine(torch.nn.Module):
 
 class PlainStrategy(ZeroStrategy):
     def setup_distributed(self, rank, world_size, master_addr, master_port) -> None:
+        self.world_size = 1
         if not dist.is_initialized():
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 

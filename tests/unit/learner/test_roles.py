@@ -244,6 +244,25 @@ def test_a_part_of_a_batch_is_masked_as_the_batch_is_though_nothing_of_the_part_
     assert ranked.auxiliary.masked_share([*scored, *rest]) == {"masked/improbable": pytest.approx(3 / 9)}
 
 
+def test_a_batch_in_parts_is_masked_and_trained_as_in_one_though_nothing_of_a_part_is_left(learner):
+    algo = {"advantage": {"estimator": "rloo"}}
+    least = {}  # the lowest perplexity of each group
+    for s in seen(learner(algo=algo, filter={"max_base_ppl": 1e9})):
+        group, _, _ = s.key
+        least[group] = min(s.base_ppl, least.get(group, math.inf))
+    bound = {"max_base_ppl": max(least.values()) * (1 - 1e-6)}
+    whole, parts = learner(algo=algo, filter=bound), learner(algo=algo, filter=bound)
+    (made, groups), expected = batch(), whole.step(*batch())
+    for b in range(3):
+        part = make_train_batch(parts.cfg, 0, made.items[b : b + 1]), groups[b : b + 1]
+        metrics = parts.step(*part) if b == 2 else parts.accumulate(*part)
+    assert metrics["masked/improbable"] == expected["masked/improbable"] >= 3 / 9
+    assert metrics["trained_tokens"] == expected["trained_tokens"]
+    (in_one,), (in_parts,) = whole.engine.grads, parts.engine.grads
+    for name, grad in in_one.items():
+        np.testing.assert_allclose(in_parts[name], grad, rtol=1e-3, atol=1e-6, err_msg=name)
+
+
 def seen(ranked):
     """The samples of the batch with what the reference says of them."""
     return ranked.auxiliary.score_samples(samples_of(ranked))[0]
