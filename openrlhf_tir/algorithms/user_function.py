@@ -1,4 +1,4 @@
-"""What is said of a user's estimator or policy loss that raises."""
+"""Report a user's estimator or policy loss that raises, with the line of its file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..user_code.failures import described
 
 
 @contextmanager
-def named(place: plugins.Place, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Turn an exception of the block, which calls a user's function, into MethodBroken with file and line.
+def locate_faults(place: plugins.Place, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Turn an exception of the block, which calls a user's function, into MethodBroken with file and line of the fault.
 
     Args:
         place: What kind of function it is.

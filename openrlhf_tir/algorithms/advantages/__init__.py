@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import MethodBroken
 from ...user_code import plugins
-from ..user_function import named
+from ..user_function import locate_faults
 from .base import AdvantageFn, AdvantageInputs, Estimator
 from .dr_grpo import dr_grpo
 from .flash_reinforce import flash_reinforce
@@ -64,7 +64,7 @@ def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.nda
     Raises:
         MethodBroken: The function raised, or returned something else; with file and line.
     """
-    with named(ESTIMATOR, name, fn):
+    with locate_faults(ESTIMATOR, name, fn):
         advantages = [np.asarray(advantage, np.float64) for advantage in fn(inputs)]
     message_prefix = f"algo.advantage.estimator = {name!r}: {plugins.location(fn)}"
     shapes = [advantage.shape for advantage in advantages]

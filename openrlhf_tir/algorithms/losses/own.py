@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import MethodBroken
 from ...user_code import plugins
-from ..user_function import named
+from ..user_function import locate_faults
 from .base import LossFn, LossInputs
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def load(name: str) -> LossFn:
     fn = plugins.load(POLICY_LOSS, name)
 
     def loss(inputs: LossInputs) -> torch.Tensor:
-        with named(POLICY_LOSS, name, fn):
+        with locate_faults(POLICY_LOSS, name, fn):
             per_token = fn(inputs)
         shape = getattr(per_token, "shape", None)
         if shape != inputs.log_probs.shape or not getattr(per_token, "requires_grad", False):
