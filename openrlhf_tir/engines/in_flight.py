@@ -29,7 +29,7 @@ class Live:
     logprobs: MutableSequence[float] = field(default_factory=list)
     text: str = ""
     void: bool = False
-    """True if some of its tokens were sampled with weights whose proof failed and that were replaced since."""
+    """True if some of its tokens were sampled with weights that another push replaced before they were proved."""
     experts: np.ndarray | None = None
     """See Completion.experts."""
     count: Callable[[], int] | None = None

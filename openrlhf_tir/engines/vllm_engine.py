@@ -77,10 +77,10 @@ SLEEP_LEVEL = 1
 
 
 class Push(Enum):
-    """What an engine is in the middle of. Requests are frozen, except with NONE.
+    """The stage of an engine's push. Requests are frozen in every stage but NONE.
 
-    Another push may begin with all but LOADING. After a torn broadcast an engine stays LOADING, and receives the next
-    one without beginning anew.
+    Another push may begin in every stage but LOADING. After a torn broadcast an engine stays LOADING, and receives the
+    next one without beginning anew.
     """
 
     NONE = auto()

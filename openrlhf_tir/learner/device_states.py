@@ -24,14 +24,19 @@ BUFFER = "_offload_buffer"
 
 
 class DeviceStates:
-    """Where the state of this rank's engines is. `offload` and `onload` are collective and idempotent.
+    """Moves the state of this rank's engines, and knows where it is.
 
-    On a CPU nothing moves. What needs the state on the device is refused there as well while it is said to be away, so
-    that the order of the calls is tested without a GPU.
+    `offload` and `onload` are collective and idempotent. On a CPU nothing moves, but `require_on_device` raises after
+    `offload` there as well: so a test without a GPU sees calls in the wrong order.
     """
 
     def __init__(self, engines: Engines, device: str) -> None:
-        """`device`: "cpu", or "cuda:N"."""
+        """Begin with the state on the device.
+
+        Args:
+            engines: Returns the engines.
+            device: "cpu", or "cuda:N".
+        """
         self.engines = engines
         self.on_gpu = device != "cpu"
         self.offloaded = False

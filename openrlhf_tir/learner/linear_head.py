@@ -120,7 +120,7 @@ class _Chunked(torch.autograd.Function):
         if bias is not None and ctx.needs_input_grad[2]:
             d_bias = torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device)
         for part, product in zip_longest(_parts(len(hidden), weight), stored_products):
-            of_entropy = None if d_entropy is None else d_entropy[part]
+            d_entropy_of_part = None if d_entropy is None else d_entropy[part]
             if scratch is None:
                 if product is None:
                     product = torch.nn.functional.linear(hidden[part], weight, bias)
@@ -131,7 +131,7 @@ class _Chunked(torch.autograd.Function):
                     lse[part],
                     d_log_probs[part],
                     entropy[part],
-                    of_entropy,
+                    d_entropy_of_part,
                 )
             else:
                 logits = _logits(hidden[part], weight, bias, temperature, scratch[0], product)
@@ -143,7 +143,7 @@ class _Chunked(torch.autograd.Function):
                     lse[part],
                     d_log_probs[part],
                     entropy[part],
-                    of_entropy,
+                    d_entropy_of_part,
                 )
                 d_logits = (d_logits.div_(temperature) if temperature != 1.0 else d_logits).to(hidden.dtype)
             d_hidden[part] = d_logits @ weight

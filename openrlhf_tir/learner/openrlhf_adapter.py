@@ -179,7 +179,7 @@ class PolicyModel(Actor):
         if strategy.device == "cpu" and self.row_multiple == 1 and not cfg.actor.aux_loss_coef:
             self.row_multiple = CPU_ROW_MULTIPLE
         self.takes_layouts = self.model.config._attn_implementation == SDPA_PACKED
-        """True if the attention need not find out where the sequences of a packed row begin."""
+        """True if the attention is told where the sequences of a packed row begin (`set_layout`)."""
         self.can_share_prompts = cfg.shares_prompts and self.takes_layouts
         """True if rows with the same prompt may compute it once."""
         self.hf_config = self.model.config

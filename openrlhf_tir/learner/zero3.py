@@ -211,13 +211,23 @@ class Zero3Rank:
     def _scored_samples(
         self, batch: TrainBatch, groups: Sequence[Group], *, is_part: bool = False
     ) -> tuple[list[Sample], list[Sample], dict[str, float]]:
-        """Return the samples of all ranks, those that this rank owns, scored, and the metrics of the scores."""
+        """Score the samples that this rank owns by the models beside the policy.
+
+        Args:
+            batch: The batch, or a part of it.
+            groups: The payloads.
+            is_part: True if it is a part.
+
+        Returns:
+            The samples of all ranks without scores, those that this rank owns with them, and the metrics of the scores.
+        """
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
         own_samples = share(samples, batch.rank_of, self.strategy.shard)
         if not self.auxiliary:
             return samples, own_samples, {}
         with self.runner.timed("scoring_s"):
-            return samples, *self.auxiliary.score_samples(own_samples, is_part=is_part)
+            own_samples, metrics = self.auxiliary.score_samples(own_samples, is_part=is_part)
+        return samples, own_samples, metrics
 
     def _policy_updates(self, batch: TrainBatch, samples: Sequence[Sample], total: np.ndarray) -> dict[str, float]:
         """Make the policy's updates.

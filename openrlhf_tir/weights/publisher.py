@@ -203,12 +203,12 @@ class WeightPublisher:
             for number in range(len(self.rounds)):
                 await self._score(trials, number, await self._sampled([t.engine for t in trials], number))
             answered = [(t, t.disagreement) for t in trials if t.disagreement is not None]
-            for t, found in answered:
+            for t, difference in answered:
                 # There is no reference to compare with yet, only the ceiling.
-                if max(found.level, found.most / OUTLIER) <= CEILING:
+                if max(difference.level, difference.most / OUTLIER) <= CEILING:
                     t.end(Outcome.PROVED)
                 else:
-                    t.end(Outcome.DISAGREES, f"{t.engine.name} and the learner differ by {found}")
+                    t.end(Outcome.DISAGREES, f"{t.engine.name} and the learner differ by {difference}")
             refused = [t for t, _ in answered if t.refused]
             if answered and len(refused) == len(answered):
                 raise ConfigError(
@@ -224,7 +224,7 @@ class WeightPublisher:
                 raise WeightsUnverified(
                     f"0 of {len(trials)} engines answered the canary ({reasons}). See the actors' logs."
                 )
-            self.reference.accepted([found.level for t, found in answered if not t.refused])
+            self.reference.accepted([difference.level for t, difference in answered if not t.refused])
             return self.reference
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:

@@ -80,11 +80,11 @@ class _WithChecksums:
     def differs(self, place: Place, held: torch.Tensor, sent: Mapping[Copy, Checksum]) -> torch.Tensor | None:
         if place.copy not in sent:
             return None
-        shape, noted = sent[place.copy]
+        shape, sent_checksum = sent[place.copy]
         if shape != tuple(held.shape):
             return None  # loading has changed the tensor
-        _, found = checksum(held, self._device, held.dtype)
-        return (found != noted).any()
+        _, held_checksum = checksum(held, self._device, held.dtype)
+        return (held_checksum != sent_checksum).any()
 
     def is_equal(self, place: Place, held: torch.Tensor, sent: Mapping[Copy, Checksum]) -> bool | None:
         differs = self.differs(place, held, sent)

@@ -49,7 +49,7 @@ class SequenceParallel:
             AttentionInterface.register(ULYSSES, _Ulysses(group))
 
     def once(self, local: torch.Tensor) -> torch.Tensor:
-        """`local` on the group's first rank and zeros on its others: to be added up over all ranks."""
+        """Return `local` on the group's first rank and zeros on its others, to be added up over all ranks."""
         return local if self.rank == 0 else torch.zeros_like(local)
 
     def slice(self, row: torch.Tensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ class SequenceParallel:
         return row.chunk(self.size, dim=1)[self.rank]
 
     def gather(self, mine: torch.Tensor) -> torch.Tensor:
-        """[1, S] of each rank -> [1, T] on every rank. The gradient is that of `mine` alone."""
+        """Return the row [1, T] on every rank, given each rank's slice [1, S]. The gradient is that of `mine` alone."""
         return mine if self.size == 1 else _Gather.apply(mine, self.group)
 
 

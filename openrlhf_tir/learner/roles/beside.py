@@ -130,7 +130,8 @@ class AuxiliaryModels:
     def _mask_improbable(self, samples: list[Sample], is_part: bool) -> list[Sample]:
         """Mask the samples whose perplexity under the reference is above filter.max_base_ppl.
 
-        If that left nothing to train in the whole batch, none is masked: an update needs a token.
+        If that left nothing to train in the whole batch, none is masked: an update needs a token. Of a part all may be
+        masked, since the other parts are not known here.
         """
         max_perplexity = self.cfg.filter.max_base_ppl
         if max_perplexity is None:

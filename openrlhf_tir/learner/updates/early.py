@@ -76,14 +76,7 @@ class EarlyUpdate:
         """The global mean of the loss over all parts so far."""
         return self._unit_counts.unscale(self._summed) / self.divisor
 
-    def add(
-        self,
-        part: Part,
-        names: Mapping[str, type],
-        optimizer: Any,
-        *,
-        last: bool,
-    ) -> None:
+    def add(self, part: Part, names: Mapping[str, type], optimizer: Any, *, last: bool) -> None:
         """Accumulate the gradient of a part. Collective.
 
         Args:
