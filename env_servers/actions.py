@@ -96,10 +96,13 @@ def _unsendable(value: Any, levels_left: int) -> str | None:
 
 def cut_to_reply(text: str) -> str:
     """Return the text, cut to STEP_CHARS characters with a note of how many are left out."""
-    left_out = len(text) - STEP_CHARS
-    if left_out <= 0:
-        return text
-    return f"{text[:STEP_CHARS]}... [{left_out} characters left out]"
+    return cut(text, STEP_CHARS)
+
+
+def cut(text: str, chars: int) -> str:
+    """Return the text, cut to a number of characters with a note of how many are left out."""
+    left_out = len(text) - chars
+    return text if left_out <= 0 else f"{text[:chars]}... [{left_out} characters left out]"
 
 
 class Lines:
@@ -117,8 +120,7 @@ class Lines:
     def add(self, kind: str, text: str) -> None:
         """Add the line of a call; `kind` is "result" or "error"."""
         limit = min(self._max_chars, self._chars_left)
-        left_out = len(text) - limit
-        line = text if left_out <= 0 else f"{text[:limit]}... [{left_out} characters left out]"
+        line = cut(text, limit)
         self._chars_left -= min(len(text), limit)
         self._lines.append(json.dumps({kind: line}, ensure_ascii=False))
 

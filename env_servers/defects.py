@@ -27,12 +27,15 @@ from openrlhf_tir.user_code.failures import is_denied as is_denied
 from openrlhf_tir.user_code.failures import is_outage as is_outage
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
 
-from .actions import cut_to_reply
+from .actions import cut
 
 OURS = "env_servers."
 """Prefix of the modules whose classes belong to this package."""
 SHOWN = 120
 """Characters of a wrong value that a message quotes."""
+ERROR_CHARS = 1 << 15
+"""Characters kept of an error, and of its traceback. A reply has at most three such texts, and room for them however
+JSON writes a character."""
 
 
 class Defects:
@@ -115,8 +118,8 @@ def described(error: BaseException) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Return a text of any exception, cut to what a reply can hold, with half of a surrogate pair as an escape."""
-    return cut_to_reply(text).encode("utf-8", "backslashreplace").decode()
+    """Return a text of any exception, cut to ERROR_CHARS, with half of a surrogate pair as an escape."""
+    return cut(text, ERROR_CHARS).encode("utf-8", "backslashreplace").decode()
 
 
 def _module_of(cls: type) -> str:

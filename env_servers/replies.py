@@ -10,7 +10,7 @@ from typing import Any
 
 from openrlhf_tir.protocol import MAX_REPLY_BYTES, ResetReply, StepReply
 
-from .actions import cut_to_reply
+from .actions import cut, cut_to_reply
 
 SIGNAL_CHARS = 2048
 """Characters kept of a text among the signals of a reply that is too long."""
@@ -47,7 +47,5 @@ def _short(signals: dict[str, Any]) -> dict[str, Any]:
     """Return the signals with long texts cut to SIGNAL_CHARS characters."""
     short = {}
     for name, value in signals.items():
-        if isinstance(value, str) and len(value) > SIGNAL_CHARS:
-            value = f"{value[:SIGNAL_CHARS]}... [{len(value) - SIGNAL_CHARS} characters left out]"
-        short[name] = value
+        short[name] = cut(value, SIGNAL_CHARS) if isinstance(value, str) else value
     return short

@@ -266,7 +266,7 @@ class EnvService:
             else:
                 log.exception("the environment failed", extra=self._log_fields(session, request))
                 signals = self.defects.signals(e, "step") or {"error": described(e)}
-                reply = fit_step(_reply(request, outcome="env_error", signals=signals))
+                reply = _reply(request, outcome="env_error", signals=signals)
         self._record(session, request, reply.outcome, clock() - start)
         return reply
 

@@ -90,7 +90,8 @@ async def test_any_message_of_an_exception_reaches_the_trainer(message, package,
         signals = reply.json()["signals"]
         assert "RuntimeError: " in signals["error"] and (CODE_DEFECT in signals) == (package == "env_servers.")
         reply = await http.post("/reset", json={"session_id": "t", "task": {"raise": message}})
-        assert reply.status_code == 500 and "RuntimeError: " in reply.json()["detail"]
+        assert reply.status_code == 500 and len(reply.content) <= MAX_REPLY_BYTES
+        assert "RuntimeError: " in reply.json()["detail"]
 
 
 def test_a_field_with_a_long_name_is_told_as_far_as_a_reply_can_hold_it():
