@@ -41,6 +41,7 @@ def test_only_packages_below_tmp_are_visible(below_tmp, kind):
 
 
 def test_paths_outside_of_tmp_keep_their_names(tmp_path):
+    assert Stage(["/etc"]).mounts == [("/etc", "/etc")]
     stage = Stage([str(tmp_path)])
     try:
         ((_, target),) = stage.mounts
