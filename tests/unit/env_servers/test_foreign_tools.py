@@ -127,7 +127,9 @@ class Guess(BaseTool):
         del self.open[instance_id]
 '''
 WAITING = '''
-import time
+import threading
+
+may_end = threading.Event()
 
 
 def wait(seconds: float) -> str:
@@ -136,7 +138,7 @@ def wait(seconds: float) -> str:
     Args:
         seconds: How long.
     """
-    time.sleep(seconds)
+    may_end.wait(seconds)
     return "done"
 '''
 YAML = """
@@ -310,10 +312,13 @@ async def test_calls_that_never_return_leave_the_threads_of_other_calls_alone(tm
     path.write_text(WAITING)
     env, _ = await opened(load(ENVIRONMENT, f"{path}:wait"))
     hanging = [asyncio.create_task(env.step(action(("wait", {"seconds": 600.0})), 5.0)) for _ in range(40)]
-    async with asyncio.timeout(60):
-        assert (await env.step(action(("wait", {"seconds": 0.0})), 5.0)).observation == "done"
-    for step in hanging:
-        step.cancel()
+    try:
+        async with asyncio.timeout(60):
+            assert (await env.step(action(("wait", {"seconds": 0.0})), 5.0)).observation == "done"
+        assert not any(step.done() for step in hanging)
+    finally:
+        env.callables[0].function.__globals__["may_end"].set()
+        await asyncio.gather(*hanging)
 
 
 async def test_a_machine_without_threads_fails_the_step_and_is_not_shown_to_the_model(trl, monkeypatch):
