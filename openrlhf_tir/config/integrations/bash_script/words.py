@@ -60,9 +60,14 @@ def split_at(separators: str, text: str, most: int = 0) -> list[str]:
     has_blanks = any(map(str.isspace, separators))
     if has_blanks:
         text = text.strip()
-    if not text or not separators or most == 1:
+    if not text or not separators:
         return [text] if text else []
     pattern = r"\s+"
     if signs:
         pattern = rf"\s*[{signs}]\s*|\s+" if has_blanks else f"[{signs}]"
-    return re.split(pattern, text, maxsplit=max(0, most - 1))
+    parts = re.split(pattern, text)
+    if not parts[-1]:
+        parts.pop()  # a separator at the end only ends the last part
+    if not most or len(parts) <= most:
+        return parts
+    return [text] if most == 1 else re.split(pattern, text, maxsplit=most - 1)

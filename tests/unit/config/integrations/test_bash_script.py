@@ -40,8 +40,10 @@ def words(text: str, **environ: str) -> list[str]:
         ("run ${X:-\"a b\"}", ["run", "a b"]),
         ("A=(1 '2 3'); run ${A[@]} \"${A[@]}\"", ["run", "1", "2", "3", "1", "2 3"]),
         ("L=a,b; IFS=, read -ra A <<< \"$L\"; run \"${A[@]}\"", ["run", "a", "b"]),
-        ("IFS=': ' read -r K V <<< ' k:  v w '; run $K \"$V\"",
-         ["run", "k", "v w"]),
+        ("IFS=, read -ra A <<< ',a,,b,'; run \"${A[@]}\"", ["run", "", "a", "", "b"]),
+        ("IFS=, read X Y <<< 'a,b,'; IFS=, read Z <<< 'c,'; run $X $Y $Z", ["run", "a", "b", "c"]),
+        ("IFS=, read X Y <<< 'a,b,c,'; IFS=, read Z <<< 'd,e'; run $X $Y $Z", ["run", "a", "b,c,", "d,e"]),
+        ("IFS=': ' read -r K V <<< ' k:  v w '; run $K \"$V\"", ["run", "k", "v w"]),
         ("IFS= read -r L <<< ' a '; run \"$L\"", ["run", " a "]),
         ("X=1; unset X; Y=2; run ${X:-a} $Y", ["run", "a", "2"]),
         ("A=(1 '2 3'); run ${A[1]} ${#A[@]} $A", ["run", "2", "3", "2", "1"]),
@@ -116,6 +118,8 @@ def test_words_are_those_that_bash_would_pass(text, expected):
         ("f() { run $1; }; f a; f b", ["a", "b"]),
         ("run a; exit; run b", ["a"]),
         ("(X=1; run $X); run ${X:-2}", ["1", "2"]),
+        ("cd /; (cd /nowhere; run $PWD); run $PWD", ["/nowhere", "/"]),
+        ("f() { run a; }; (f() { run b; }; f); f", ["b", "a"]),
         ("echo run a; run b | tee log; run c &", ["b", "c"]),
         ("set -- a b; shift; run $1", ["b"]),
         ("bash -lc 'X=1; run a$X'; srun -n1 sh -c \"run b\"", ["a1", "b"]),
@@ -214,11 +218,11 @@ def test_the_arguments_of_a_script_are_read_as_its_loop_reads_them(text, argumen
 def test_flags_by_getopts_are_said_and_taken_as_not_given():
     script = read_text(
         'while getopts "l:v" flag; do\n  case $flag in l) LR=$OPTARG;; *) exit 1;; esac\ndone\n'
-        "shift $((OPTIND - 1))\nrun ${LR:-1}",
+        'shift $((OPTIND - 1))\nrun ${LR:-1} "$@"',
         environ={},
         arguments=["-l", "5"],
     )
-    assert [command.words for command in script.commands] == [("run", "1")]
+    assert [command.words for command in script.commands] == [("run", "1", "-l", "5")]
     (note,) = script.notes
     assert "Line 1" in note and "getopts" in note
 
