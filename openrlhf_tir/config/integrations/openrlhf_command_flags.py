@@ -49,9 +49,8 @@ SWITCHES_WITH_A_VALUE = {
 OLD_CORRECTION = {
     "enable_vllm_is_correction": "algo.advantage.is_correction_enable",
     "vllm_is_correction_type": "algo.advantage.is_correction_type",
-    "vllm_is_truncated_threshold": "algo.advantage.is_correction_threshold",
 }
-"""Flat flags of the correction for the engine -> their names of 0.10."""
+"""Flat flags of the correction for the engine -> their names of 0.11.0, which RULES_0_11_0 reads."""
 GONE = {
     "actor_init_on_gpu": "it is no flag of OpenRLHF 0.11.2 either: models are always made where they are trained.",
     "ptx_coef": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",

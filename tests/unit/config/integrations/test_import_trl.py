@@ -9,6 +9,8 @@ import tomllib
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.config import Config
+from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.fine_tuning import RANKS_OF
 from openrlhf_tir.config.integrations.shared_settings import with_numbers
 from openrlhf_tir.config.method_summary import method_summary
@@ -322,6 +324,37 @@ def test_a_yaml_file_of_arguments_is_read_and_flags_win(imported, tmp_path, caps
     out = ["--out", str(tmp_path / "r.toml")]
     assert main(["import-trl", *out, str(tmp_path / "train.py"), "--config", "nowhere.yaml"]) == 2
     assert "--config nowhere.yaml: there is no such file" in capsys.readouterr().err
+
+
+def test_arguments_that_are_one_setting_each_are_taken_over(imported):
+    arguments = {
+        "temperature": (0.7, "rollout.temperature", 0.7),
+        "top_p": (0.8, "rollout.top_p", 0.8),
+        "top_k": (-1, "rollout.top_k", 0),
+        "min_p": (0.05, "rollout.min_p", 0.05),
+        "num_iterations": (2, "train.max_epochs", 2),
+        "shuffle_dataset": (False, "data.shuffle", False),
+        "chat_template_kwargs": ({"enable_thinking": False}, "data.chat_template_options", {"enable_thinking": False}),
+        "entropy_coef": (0.01, "actor.entropy_coef", 0.01),
+        "delta": (4.0, "actor.dual_clip", 4.0),
+        "mask_truncated_completions": (True, "filter.sample", "over_length"),
+        "weight_decay": (0.1, "actor.l2", 0.1),
+        "adam_epsilon": (1e-7, "actor.adam_eps", 1e-7),
+        "max_grad_norm": (0.5, "actor.max_norm", 0.5),
+        "gradient_checkpointing": (True, "actor.gradient_checkpointing_enable", True),
+        "seed": (7, "train.seed", 7),
+    }
+    given = ", ".join(f"{name}={value!r}" for name, (value, _, _) in arguments.items())
+    text = "def right(completions, **kwargs):\n    return [1.0 for c in completions]\n\n\n"
+    text += f"GRPOTrainer('m', right, GRPOConfig({given}), 'rows')"
+    text = "from trl import GRPOConfig, GRPOTrainer\n\n\n" + text
+    cfg = load(str(imported(text)[1]), {})
+    expected = {setting: value for _, setting, value in arguments.values()}
+    assert {setting: value_at(cfg, setting) for setting in expected} == expected
+    without = load(str(imported(text.replace(given, ""))[1]), {})
+    for name in ("min_p", "num_iterations", "entropy_coef", "delta", "mask_truncated_completions"):
+        setting = arguments[name][1]
+        assert value_at(without, setting) == value_at(Config(), setting)
 
 
 def test_a_config_of_any_name_is_read_with_what_is_set_later_and_with_a_table(imported):

@@ -19,6 +19,7 @@ from openrlhf_tir.cli.exit_codes import DONE, MISTAKE, NO
 from openrlhf_tir.cli.import_openrlhf import recipe_of
 from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.integrations.bash_script import read_script
+from openrlhf_tir.config.integrations.openrlhf_command_flags import read_flags
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY, TRAIN_SFT
@@ -172,6 +173,20 @@ def test_fine_tuning_from_a_here_document_has_openrlhfs_defaults():
     }
     assert values(recipe, *expected) == expected and not recipe.problems
     assert calls("sft_heredoc.sh", "slurm") == []
+
+
+def test_flat_flags_whose_values_are_others_today_get_these():
+    words = "--bf16 --flash_attn --use_kl_estimator_k3 --enable_vllm_is_correction --vllm_is_correction_type icepop"
+    flags = read_flags([*words.split(), "--vllm_is_truncated_threshold", "3"], TRAIN_PPO_RAY)
+    expected = {
+        "ds.param_dtype": ["bf16"],
+        "ds.attn_implementation": ["flash_attention_2"],
+        "algo.kl.estimator": ["k3"],
+        "algo.advantage.is_correction_enable": [],
+        "algo.advantage.is_correction_type": ["icepop"],
+        "algo.advantage.is_correction_threshold": [0.0, 3.0],
+    }
+    assert {name: flags.values[name] for name in expected} == expected and flags.flat and not flags.notes
 
 
 @pytest.mark.parametrize(
