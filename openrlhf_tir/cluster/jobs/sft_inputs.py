@@ -18,7 +18,7 @@ from ...errors import ConfigError
 from ...memory.model_size import checkpoint_bytes
 from ...pipeline.checkpoints import ranks
 from ...pipeline.checkpoints.checkpoint import Checkpoints
-from ...pipeline.checkpoints.lineage import chosen
+from ...pipeline.checkpoints.lineage import checkpoint_to_resume
 from ...pipeline.fine_tuning import ROWS_TAKEN, Schedule
 from .inputs import tokenizer_of
 
@@ -132,7 +132,7 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
         CheckpointDamaged: The checkpoint is damaged.
     """
     checkpoints = checkpoints_of(cfg)
-    path = chosen(cfg, checkpoints)
+    path = checkpoint_to_resume(cfg, checkpoints)
     if path is None:
         return None
     state = checkpoints.state(path)

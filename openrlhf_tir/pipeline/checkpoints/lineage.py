@@ -101,7 +101,7 @@ def resumable(
         ConfigError: There is no checkpoint, or it is one of another run.
         CheckpointDamaged: It is damaged.
     """
-    path = chosen(cfg, checkpoints)
+    path = checkpoint_to_resume(cfg, checkpoints)
     if path is None:
         return None, [
             f"there is no checkpoint in {checkpoints.directory} yet: the run starts anew, as train.resume_or_start"
@@ -117,7 +117,7 @@ def resumable(
     return path, messages
 
 
-def chosen(cfg: Config, checkpoints: Checkpoints) -> Path | None:
+def checkpoint_to_resume(cfg: Config, checkpoints: Checkpoints) -> Path | None:
     """Return the verified checkpoint that the settings name, or None if there is none and train.resume_or_start allows
     to start anew.
 
