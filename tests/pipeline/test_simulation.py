@@ -263,6 +263,12 @@ def test_what_is_surplus_when_everything_is_accepted_at_once_is_counted():
     assert r.rows["surplus"][-1] == r.ends["requeued/surplus"]
 
 
+def test_groups_that_roll_when_the_run_ends_are_counted():
+    w = constant(prompts=2, steps=6)
+    r = simulated(w, acceptance=Acceptance(0.5, 0.5, 6), mode="pipeline", max_staleness=1, depth="auto")
+    assert r.ends["buffered"] == 12 and r.ends["requeued/end_of_run"] > 0
+
+
 async def test_a_figure_that_comes_late_or_is_missing_has_a_place_in_every_step():
     recorder, report = StepRecorder(), StepReport(version=1, metrics={}, seconds=0.1, trained_tokens=4)
     for extra in ({"a": 1.0}, {"a": 2.0, "b": 3.0}, {"b": 4.0}):

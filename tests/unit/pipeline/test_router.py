@@ -115,6 +115,16 @@ async def test_a_draining_member_ends_its_groups_and_gets_no_more():
     await asyncio.wait_for(leaving, 60)
 
 
+async def test_a_draining_member_that_stays_gets_the_groups_that_wait_for_one():
+    r = router("a")
+    await r.wait_until_drained("a")
+    waiting = asyncio.create_task(home(r, "p"))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    r.keep("a")
+    assert await asyncio.wait_for(waiting, 60) == "a"
+
+
 async def test_the_prompts_that_came_longest_ago_are_forgotten(monkeypatch):
     monkeypatch.setattr("openrlhf_tir.pipeline.router.MAX_PROMPTS", 3)
     r = router("a", "b")

@@ -394,6 +394,17 @@ def test_repeated_attempts_come_before_new_prompts_oldest_first(tmp_path):
     assert second.sequence_number in scheduler.rolling
 
 
+def test_a_group_is_not_the_oldest_while_an_earlier_one_rolls_or_waits_for_a_new_attempt(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    first, second = (scheduler.dispatch(now=0.0)[0] for _ in range(2))
+    assert scheduler.is_oldest_unfinished(first) and not scheduler.is_oldest_unfinished(second)
+    scheduler.finish_group(first, None, failure="env_error")
+    assert not scheduler.is_oldest_unfinished(second)
+    again, _ = scheduler.dispatch(now=0.0)
+    scheduler.finish_group(second, None, failure="env_error")
+    assert again.key.prompt == 0 and scheduler.is_oldest_unfinished(again), "only a later one waits"
+
+
 ON_POLICY = {"pipeline": {"mode": "sync"}}
 
 

@@ -132,6 +132,7 @@ def test_who_is_latest_goes_first_and_nobody_without_a_free_place():
         response("w", "b", 500, 10.0),
     ]
     assert names(p.moves(late, 1000, 0.1)) == ["x"]
+    assert names(policy(1, 9, a=3, b=1).moves(late, 1000, 0.1)) == ["x", "y"]
 
 
 def test_a_response_has_two_moves():
