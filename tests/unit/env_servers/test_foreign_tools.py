@@ -312,6 +312,7 @@ async def test_calls_that_never_return_leave_the_threads_of_other_calls_alone(tm
     path.write_text(WAITING)
     env, _ = await opened(load(ENVIRONMENT, f"{path}:wait"))
     hanging = [asyncio.create_task(env.step(action(("wait", {"seconds": 600.0})), 5.0)) for _ in range(40)]
+    await asyncio.sleep(0)  # they are called before the other
     try:
         async with asyncio.timeout(60):
             assert (await env.step(action(("wait", {"seconds": 0.0})), 5.0)).observation == "done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from env_servers.actions import cut
 from env_servers.env import Env, Step
 from env_servers.serving import ServingConfig, create_env_app
 from openrlhf_tir.protocol import MAX_REPLY_BYTES
@@ -79,3 +80,8 @@ def httpx_quote(text):
 async def test_a_web_page_from_elsewhere_is_refused_where_there_is_no_token(http, origin, host, status):
     headers = {"Host": host} | ({"Origin": origin} if origin else {})
     assert (await http.get("/schema", headers=headers)).status_code == status
+
+
+def test_a_text_is_cut_to_a_number_of_characters_and_says_how_many_are_left_out():
+    assert (cut("abc", 3), cut("", 0)) == ("abc", "")
+    assert cut("abcde", 3).startswith("abc.") and " [2 " in cut("abcde", 3)
