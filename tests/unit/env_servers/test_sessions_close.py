@@ -145,3 +145,20 @@ async def test_a_reset_that_goes_on_when_it_is_cancelled_keeps_no_server_from_en
         SlowToCancel.may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await reset
+
+
+async def test_a_session_is_in_use_while_its_reset_runs(monkeypatch):
+    monkeypatch.setattr(SlowToCancel, "may_end", asyncio.Event())
+    SlowToCancel.may_end.set()
+    now = [0.0]
+    sessions = Sessions(SlowToCancel, max_sessions=8, ttl_s=10.0, clock=lambda: now[0])
+    async with asyncio.timeout(60):
+        reset = asyncio.create_task(sessions.open(ResetRequest(session_id="s", task={"wait": True})))
+        while len(sessions) == 0:
+            await asyncio.sleep(0)
+        now[0] = 20.0
+        await sessions.expire()
+        assert len(sessions) == 1
+        await sessions.close_all()
+        with pytest.raises(asyncio.CancelledError):
+            await reset
