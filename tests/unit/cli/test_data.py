@@ -70,6 +70,17 @@ def test_all_bad_rows_are_told_at_once_and_skipping_counts_and_lists_them(capsys
     assert out.count("  bad: ") == 2
 
 
+def test_bad_rows_are_counted_for_each_source_and_told_together(capsys, tmp_path):
+    good, bad = {"prompt": "1+1?", "label": "2"}, {"prompt": "", "label": "2"}
+    paths = [jsonl(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", [good, bad, bad]), ("b", [good, bad]))]
+    assert data("check", *paths) == 2
+    out, err = capsys.readouterr()
+    assert re.search(r"a\.jsonl: 3 .*: 1 .*, 2 ", out) and re.search(r"b\.jsonl: 2 .*: 1 .*, 1 ", out)
+    assert re.findall(r"(\w\.jsonl line \d) ", err) == ["a.jsonl line 2", "a.jsonl line 3", "b.jsonl line 2"]
+    assert data("check", paths[0], jsonl(tmp_path / "empty.jsonl", []), "--on-bad-row", "skip") == 2
+    assert re.search(r"empty\.jsonl ", capsys.readouterr().err)
+
+
 def test_check_tells_what_is_odd_about_a_data_set(capsys, tmp_path):
     path = jsonl(
         tmp_path / "d.jsonl",
@@ -249,6 +260,18 @@ def test_an_evaluation_set_of_which_nothing_is_read_is_no_clean_bill(rows, tmp_p
     argv = ("decontaminate", train, "--against", held_out, "--on-bad-row", "skip", "--out", tmp_path / "o.jsonl")
     assert data(*argv) == 2
     assert str(held_out) in capsys.readouterr().err and not (tmp_path / "o.jsonl").exists()
+
+
+def test_of_an_evaluation_set_of_which_nothing_is_read_its_own_first_bad_row_is_told(tmp_path, capsys):
+    read, unread = (
+        jsonl(tmp_path / f"{name}.jsonl", [{"prompt": PROBLEMS[1], "label": label} for label in labels])
+        for name, labels in (("read", ("1", "")), ("unread", ("", "")))
+    )
+    train = jsonl(tmp_path / "train.jsonl", [{"prompt": PROBLEMS[0], "label": "1"}])
+    argv = ("decontaminate", train, "--against", read, unread, "--on-bad-row", "skip", "--out", tmp_path / "o.jsonl")
+    assert data(*argv) == 2
+    err = capsys.readouterr().err
+    assert "unread.jsonl line 1 " in err and "/read.jsonl line" not in err
 
 
 def test_bad_rows_of_an_evaluation_set_are_told(tmp_path, capsys):

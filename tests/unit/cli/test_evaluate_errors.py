@@ -50,6 +50,20 @@ def test_figures_of_several_environments_are_told_apart_and_of_one_are_not():
     assert summarise(tasks[:2], list(metas[:2]), 2).by_env == {}
 
 
+def test_each_valid_sample_counts_once_in_the_calls_and_an_environment_without_one_has_no_figures():
+    """79 groups of 2 samples without a call, one of 1 sample with 4 calls, and one that was lost."""
+    from openrlhf_tir.cluster.jobs.evaluate import summarise
+
+    metas = [group_of(GroupKey(-1, i), 0)[0] for i in range(80)]
+    one = {"correct": [True], "used_code": [True], "response_tokens": [2], "failures": {"timeout": 1}}
+    metas[0] = replace(metas[0], **one, stats={"calls": 4.0})
+    tasks = [Task("p", "1", "calc")] * 40 + [Task("p", "1", "guess")] * 40 + [Task("p", "1", "lost")]
+    figures = summarise(tasks, [*metas, "timeout"], 2)
+    assert (figures.samples, figures.failed, figures.calls) == (159, 3, pytest.approx(4 / 159))
+    assert figures.by_env.keys() == {"calc", "guess"}
+    assert (figures.by_env["calc"].calls, figures.by_env["calc"].failed) == (pytest.approx(4 / 79), 1)
+
+
 async def test_an_error_that_looks_like_markup_is_printed_and_ends_no_run(monkeypatch):
     """The chat templates of some models have such tokens, and an error of a user's reward may quote them."""
     from openrlhf_tir.cluster.jobs import evaluate

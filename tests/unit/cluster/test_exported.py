@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from miniatures.toy.model import save_model
 from miniatures.toy.tokenizer import EOS_ID
-from openrlhf_tir.cluster.jobs.exported import TEMPLATE, answer_stops, block_of, complete, models
+from openrlhf_tir.cluster.jobs.exported import TEMPLATE, answer_stops, block_of, complete, models, say_where
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.export_template import Block
 from openrlhf_tir.rollout import protocols
@@ -53,6 +55,16 @@ def test_the_average_beside_an_export_is_asked_in_the_same_way(exported):
     assert all(
         (average / name).read_text() == (exported / name).read_text() for name in (TEMPLATE, "generation_config.json")
     )
+
+
+def test_the_directories_of_an_export_are_printed_as_they_are(tmp_path):
+    console = Console(file=io.StringIO(), width=20)
+    directory = tmp_path / "a [/b] model"
+    say_where(console, config(train={"ema_beta": 0.992}), directory)
+    lines = console.file.getvalue().splitlines()
+    assert [line.partition(" /")[2] for line in lines] == [f"{directory}"[1:], f"{directory}_ema"[1:]]
+    say_where(console, config(), directory)
+    assert len(console.file.getvalue().splitlines()) == 3
 
 
 def test_the_export_asks_as_the_run_asked_and_ends_where_it_ended(exported):
