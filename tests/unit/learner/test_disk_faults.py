@@ -182,6 +182,22 @@ def test_weights_that_rank_0_cannot_write_fail_on_all_ranks_after_the_last_bucke
     assert isinstance(digest, str) and others == [None, None]
 
 
+def test_a_step_of_rank_0_alone_that_its_disk_refuses_fails_on_all_ranks(ranks):
+    from openrlhf_tir.learner.agreement import only_on_rank_0
+
+    done = []
+
+    def step(number: int | None) -> None:
+        done.append(ranks.me.rank)
+        if number is not None:
+            raise OSError(number, "refused")
+
+    assert ranks.run(lambda rank: only_on_rank_0(rank, step, None)) == [None] * 3
+    ended = ranks.run(lambda rank: only_on_rank_0(rank, step, errno.ENOSPC))
+    assert all(of_rank(e, 0, errno.ENOSPC) for e in ended), ended
+    assert done == [0, 0]
+
+
 def test_two_ranks_that_export_several_files_gather_the_same_weights_in_the_same_order(ranks, tmp_path, monkeypatch):
     import torch
     from safetensors.torch import load_file

@@ -84,7 +84,8 @@ def test_the_file_has_the_models_names_and_its_weights_with_the_updates_added(di
 
 def test_the_adapter_alone_is_what_peft_loads(directory, tmp_path):
     import torch
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
     from openrlhf_tir.learner.lora import ADAPTER, adapter_weights
@@ -93,6 +94,7 @@ def test_the_adapter_alone_is_what_peft_loads(directory, tmp_path):
     model = policy(directory, target_modules=["q_proj", "v_proj"]).model
     moved(model)
     write_file(adapter_weights(model), tmp_path / "adapter_model.safetensors", rank=0)
+    assert load_file(tmp_path / "adapter_model.safetensors").keys() == get_peft_model_state_dict(model).keys()
     model.peft_config[ADAPTER].save_pretrained(str(tmp_path))
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32), tmp_path)
     ids = torch.tensor([[5, 6, 7, 8, 9]])

@@ -69,7 +69,9 @@ def test_a_prompt_costs_its_tokens_once_in_the_micro_batch_of_its_responses():
     # each row has 5 + 2 tokens, 4 of which can be shared: 4 + 3 + 3 + 3 = 13 tokens for three rows, 7 for one
     same = [prompted([1, 2, 3, 4, 5], [6, 7]) for _ in range(3)]
     other = prompted([1, 2, 3, 4, 9], [6, 7])
-    assert plan_packed([*same, prompted([2] * 5, [3, 3])], max_tokens=13, share_prompts=True) == [[0, 1, 2], [3]]
+    alone = prompted([2] * 5, [3, 3])
+    assert plan_packed([*same, alone], max_tokens=13, share_prompts=True) == [[0, 1, 2], [3]]
+    assert plan_packed([*same, alone], max_tokens=20, share_prompts=True) == [[0, 1, 2, 3]]
     # the prompts differ in their last token alone, which is not shared anyway
     assert plan_packed([*same, other], max_tokens=16, share_prompts=True) == [[0, 1, 2, 3]]
 
