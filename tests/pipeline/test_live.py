@@ -11,7 +11,7 @@ from rich.console import Console
 from openrlhf_tir.pipeline.diagnosis import IN_SHORT
 from openrlhf_tir.pipeline.live import Live
 from openrlhf_tir.telemetry.progress import Progress
-from tests.pipeline.fakes import FakeLearner, FakeRollout, pipeline, run
+from tests.pipeline.fakes import FakeLearner, FakeRollout, group_of, pipeline, run
 
 
 def statuses_of(p, *, every_s: float, activity=lambda now: {}) -> list:
@@ -53,6 +53,24 @@ def test_the_first_update_is_expected_from_the_rate_at_which_groups_are_accepted
     assert 18 <= two.first_step_s <= 22
     assert all(s.first_step_s is None for s in found if s.step > 0)
     assert any(s.waits_for.startswith(IN_SHORT["step"]) for s in found)
+
+
+async def test_until_a_group_rolls_after_a_resume_there_is_no_rate_to_expect_the_first_update_from(tmp_path):
+    """Two of four groups were accepted before the stop. The engines are not up yet."""
+    before = pipeline(tmp_path, B=4).scheduler
+    for _ in range(2):
+        group, _ = before.dispatch(now=0.0)
+        before.finish_group(group, *group_of(group.key, 0))
+    p = pipeline(tmp_path, B=4)
+    p.scheduler.restore(before.snapshot())
+    live = Live(p.scheduler, p.observer, Progress(10, Console(file=io.StringIO())))
+    live.status({})
+    await asyncio.sleep(0.01)
+    assert (live.status({}).ready, live.status({}).first_step_s) == (2, None)
+    p.scheduler.dispatch(now=0.0)
+    live.status({})
+    await asyncio.sleep(0.01)
+    assert live.status({}).first_step_s > 0
 
 
 def test_counts_are_of_the_run_and_rates_of_the_last_minute(tmp_path):
