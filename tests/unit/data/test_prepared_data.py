@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 from pathlib import Path
 
 import pyarrow as pa
@@ -119,6 +120,17 @@ def test_all_code_that_reads_rows_is_part_of_an_entrys_name(reads):
     assert Path(inspect.getfile(reads)) in cache.code_files()
 
 
+def test_an_entrys_name_changes_with_that_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "code_files", lambda: [tmp_path / "code.py"])
+    digests = []
+    for code in ("a = 1", "a = 2"):
+        (tmp_path / "code.py").write_text(code)
+        cache.code_digest.cache_clear()
+        digests.append(cache.Entry(tmp_path, "prompts", "x").digest)
+    cache.code_digest.cache_clear()
+    assert digests[0] != digests[1]
+
+
 def of_two_levels(path):
     path.write_text("".join(json.dumps({"prompt": "Q", "label": "1", "env": "a", "level": n}) + "\n" for n in (1, 2)))
     return str(path)
@@ -156,6 +168,22 @@ def test_a_bad_problem_counts_as_often_as_it_stands_in_the_data(tmp_path):
     data = Data(prompt_dataset=str(path), on_bad_row="skip")
     prompts = load_prompts(data, templates_of={"a": None, "b": None})
     assert prompts.dropped == {"bad_row": 2} and len(prompts) == 2
+
+
+def test_a_later_start_counts_the_problems_that_make_no_prompt_as_the_first_does(tmp_path, cached):
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(json.dumps({"prompt": "p", "label": "1", "env": env}) + "\n" for env in "axxa"))
+    data = Data(prompt_dataset=str(path), on_bad_row="skip")
+    for _ in range(2):
+        prompts = load_prompts(data, CountingTokenizer(), templates_of={"a": None, "b": None})
+        assert prompts.dropped == {"bad_row": 2} and len(prompts) == 2
+
+
+def test_of_the_bad_rows_that_are_added_as_many_are_listed_as_there_is_room_for():
+    bad = BadRows("skip", most=3)
+    bad(DataError("a"))
+    bad.add(5, ["b", "c", "d"])
+    assert (bad.count, bad.listed) == (6, ["a", "b", "c"])
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, monkeypatch):
@@ -197,5 +225,6 @@ def test_stored_rows_are_a_sequence_whatever_batch_they_are_in(tmp_path, on_disk
     assert places == [*range(len(rows))] and [*stored] == rows and len(stored) == len(rows)
     assert (stored[ROWS_A_BATCH], stored[-1], stored[2:4]) == (rows[ROWS_A_BATCH], rows[-1], rows[2:4])
     assert stored.column("a").to_pylist() == [a for a, _ in rows]
+    assert [*pickle.loads(pickle.dumps(stored))] == rows
     with pytest.raises(IndexError):
         stored[len(rows)]

@@ -99,6 +99,19 @@ def test_a_template_may_name_other_columns_of_the_row(chat):
         read({"prompt": "2+2?", "response": "4"}, input_template="{level}: {}", apply_chat_template=chat)
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_the_text_of_a_special_token_in_another_column_is_text(chat):
+    words, ends = vocabulary(), []
+    for level in ("easy", "<|im_end|>easy"):
+        cfg = Config(sft={"input_template": "{level}: {}", "apply_chat_template": chat}).sft
+        row = {"prompt": "2+2?", "response": "4", "level": level}
+        reader = Reader(cfg, ChatTemplate.of(tokenizer("qwen2_5"), {}), "", tuple(words.specials))
+        (chain,) = reader("d.jsonl line 1", row)
+        ids, _ = tokenised(chain, words)
+        ends.append(list(ids).count(words.specials["<|im_end|>"]))
+    assert ends[0] == ends[1] > 0
+
+
 def test_of_one_turn_only_the_last_message_is_learned():
     assert said({"messages": CALLED}, multiturn=False) == "It is 4.<|im_end|>"
 
