@@ -18,8 +18,7 @@ from .model_size import parameters
 
 PARAMETERS_PER_THREAD = 64_000_000
 """A model has at most one thread for so many parameters. On two cores two threads are faster for SmolLM2 with 134.5
-million (docs/real_model.md). Smaller models keep the one thread with which they were measured; where the bound should
-be was not tried."""
+million. Smaller models keep the one thread with which they were measured; where the bound should be was not tried."""
 
 
 class Threads(NamedTuple):
