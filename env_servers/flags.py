@@ -65,6 +65,22 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def file_to_read(text: str) -> Path:
+    """An argparse type for a file that exists."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text} cannot be read: there is no such file. Correct the path.")
+    return path
+
+
+def directory_to_read(text: str) -> Path:
+    """An argparse type for a directory that exists."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} cannot be read: there is no such directory. Correct the path.")
+    return path
+
+
 def file_to_write(text: str) -> Path:
     """An argparse type for a file that can be written, checked before rows are made, which may take long."""
     path = Path(text)

@@ -13,7 +13,8 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], note: str = "") ->
 
     Raises:
         TypeError: A row is no JSON. The file is then as it was.
+        UnicodeEncodeError: A row has half of a surrogate pair. The file is then as it was.
     """
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-    path.write_text("".join(lines), encoding="utf-8")
+    path.write_bytes("".join(lines).encode())
     print(f"{path}: {len(lines)} rows{note}")

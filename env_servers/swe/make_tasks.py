@@ -26,9 +26,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from env_servers.flags import command_parser, file_to_write, seconds, whole
+from env_servers.flags import command_parser, directory_to_read, file_to_read, file_to_write, seconds, whole
 from env_servers.progress import Progress
 from env_servers.python_tir.sandbox import SandboxError
+from env_servers.task_rows import write_rows
 
 from . import openhands
 from .describe import CALLS_TEXT, issue, patch_text, prompt, tools_of
@@ -168,7 +169,7 @@ def row_of(
     name = task.repo.rpartition("/")[2]
     fields = (
         "instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image",
-        "docker_image", "image_name", "files", "tests",
+        "docker_image", "image_name", "files", "tests", "max_turns",
     )  # fmt: skip
     meta = {key: raw[key] for key in fields if key in raw} | tools_of(protocol)
     return {
@@ -281,7 +282,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--prompt-rows",
-        type=Path,
+        type=file_to_read,
         metavar="FILE.jsonl",
         help="--protocol skyrl: conversations of OpenHands on which the model was tuned, messages with a system message"
         " and marks around the task; prompts use the text of the first one (default: the same form in our words)",
@@ -289,21 +290,22 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--workers", type=whole(1), default=2, help="verifications at once (default: %(default)s)")
     p.add_argument(
         "--rows",
-        type=Path,
+        type=file_to_read,
         metavar="FILE.jsonl",
         help="rows with repo, base_commit, problem_statement, patch, test_patch, FAIL_TO_PASS, PASS_TO_PASS;"
         " or with repo, files, tests, problem_statement, patch",
     )
     p.add_argument(
         "--root",
+        type=_root,
         default=ROOT,
         metavar="PATH",
-        help="--rows: where the repository is in a session; /testbed in the containers of"
+        help="--rows: where the repository is in a session, {name} for its name; /testbed in the containers of"
         " SWE-Gym and SWE-bench (default: %(default)s)",
     )
     p.add_argument(
         "--mirror",
-        type=Path,
+        type=directory_to_read,
         metavar="DIR",
         help="--rows: directory of their git repositories, as the server's:"
         " each row's tests are run on its repository as it is and with its gold patch (default: not run)",
@@ -313,10 +315,21 @@ def parser() -> argparse.ArgumentParser:
         type=seconds,
         default=60.0,
         metavar="S",
-        help="--mirror: wall clock of one row's tests (default: %(default)s)",
+        help="--rows: wall clock of one row's tests (default: %(default)s)",
     )
     p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
     return p
+
+
+def _root(text: str) -> str:
+    """An argparse type for the directory of a repository, in which {name} stands for the repository's name."""
+    try:
+        text.format(name="")
+    except (LookupError, ValueError, AttributeError):
+        raise argparse.ArgumentTypeError(
+            f"{text} has another field than {{name}}, which stands for the name."
+        ) from None
+    return text
 
 
 def _frame_of(args: argparse.Namespace) -> openhands.Frame:
@@ -329,48 +342,51 @@ def filled(path: Path) -> int:
     return sum(bool(line.strip()) for line in path.read_text(encoding="utf-8").splitlines())
 
 
-async def write(args: argparse.Namespace) -> int:
-    """Write the rows and return their number. Hundreds of them take minutes, so a bar on stderr shows the progress."""
-    count = 0
+async def collected(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows. Hundreds of them take minutes, so a bar on stderr shows the progress.
+
+    Raises:
+        ValueError: A row is malformed.
+        SandboxError: The rows could not be tried.
+    """
+    collected_rows = []
     total = filled(args.rows) if args.rows else args.count
     progress = Progress("of the rows, each tried" if args.mirror or not args.rows else "of the rows")
-    with args.out.open("w", encoding="utf-8") as f:
-        if args.rows:
-            source = rows_of(args)
-        else:
-            source = rows(
-                args.count,
-                args.seed,
-                args.repos,
-                args.protocol,
-                args.workers,
-                args.split,
-                _frame_of(args),
-            )
-        async for row in source:
-            f.write(json.dumps(row, ensure_ascii=False) + "\n")
-            count += 1
-            progress.update(count / total)
-    return count
+    if args.rows:
+        source = rows_of(args)
+    else:
+        source = rows(
+            args.count,
+            args.seed,
+            args.repos,
+            args.protocol,
+            args.workers,
+            args.split,
+            _frame_of(args),
+        )
+    async for row in source:
+        collected_rows.append(row)
+        progress.update(len(collected_rows) / total)
+    return collected_rows
 
 
 def main() -> None:
-    """Write the rows."""
+    """Write the rows, all at once: --out may be the file that --rows names, and is as it was if no tasks are made."""
     args = parser().parse_args()
     try:
-        count = asyncio.run(write(args))
+        made = asyncio.run(collected(args))
     except (SandboxError, ValueError) as e:
         sys.exit(f"No tasks were made: {e}")
     description = "each with tests that fail before its gold patch and pass after it"
     if args.rows:
         row_count = filled(args.rows)
-        if row_count and not count:
+        if row_count and not made:
             sys.exit(f"No tasks were made: all {row_count} rows of {args.rows} are left out, for the reasons above.")
         tried = (
             "each tried without and with its gold patch" if args.mirror else "those without tests of their own not run"
         )
-        description = f"from {args.rows}, {row_count - count} left out, {tried}"
-    print(f"{args.out}: {count} rows, {description}")
+        description = f"from {args.rows}, {row_count - len(made)} left out, {tried}"
+    write_rows(args.out, made, f", {description}")
 
 
 if __name__ == "__main__":

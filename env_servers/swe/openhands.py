@@ -228,7 +228,10 @@ def from_rows(path: Path) -> Frame:
     """
     with path.open(encoding="utf-8") as lines:
         first = next((line for line in lines if line.strip()), "{}")
-    row = json.loads(first)
+    try:
+        row = json.loads(first)
+    except ValueError:
+        row = None
     messages = row.get("messages") or row.get("conversations") if isinstance(row, dict) else None
     texts = [_text(messages, position, role) for position, role in enumerate(("system", "user"))]
     system, user = texts

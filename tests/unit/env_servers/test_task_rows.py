@@ -21,6 +21,14 @@ def test_rows_are_written_one_a_line_and_counted(tmp_path, capsys):
     assert re.fullmatch(f"{tmp_path}/rows.jsonl: 2 .*, each verified\n", capsys.readouterr().out)
 
 
+def test_a_row_that_cannot_be_encoded_leaves_the_file_as_it_was(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    out.write_text("before")
+    with pytest.raises(UnicodeEncodeError):
+        write_rows(out, [{"prompt": "\ud800"}])
+    assert out.read_text() == "before"
+
+
 def test_a_data_set_whose_rows_are_no_json_ends_the_command_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     out = tmp_path / "rows.jsonl"
     out.write_text("before")

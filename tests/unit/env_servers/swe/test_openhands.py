@@ -73,7 +73,7 @@ def test_our_task_has_the_prompt_text_of_published_rows(tmp_path):
     assert task["content"].endswith(f"{END_OF_TASK}\nTheir reminder.") and "Their task." not in task["content"]
 
 
-@pytest.mark.parametrize("row", ["{}", "[]", '{"messages": [{"role": "user", "content": "x"}]}', ""])
+@pytest.mark.parametrize("row", ["{}", "[]", '{"messages": [{"role": "user", "content": "x"}]}', "", "system: S"])
 def test_rows_without_an_openhands_conversation_are_refused(tmp_path, row):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(row)

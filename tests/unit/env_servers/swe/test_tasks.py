@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -349,6 +351,45 @@ async def test_the_progress_of_the_rows_is_printed(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr(make_tasks, "rows", made)
     args = make_tasks.parser().parse_args(["--count", "20", "--out", str(tmp_path / "rows.jsonl")])
-    assert await make_tasks.write(args) == 20
+    assert await make_tasks.collected(args) == [{"id": i} for i in range(20)]
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) >= 10 and "100%" in lines[-1]
+
+
+def converted(monkeypatch, rows, out, *flags):
+    monkeypatch.setattr(sys, "argv", ["make_tasks", "--rows", str(rows), "--out", str(out), *flags])
+    make_tasks.main()
+
+
+def test_rows_may_be_written_into_the_file_that_they_come_from(tmp_path, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(ROW | {"max_turns": 7}) + "\n")
+    converted(monkeypatch, rows, rows)
+    metas = [json.loads(line)["meta"] for line in rows.read_text().splitlines()]
+    assert [(meta["repo"], meta["max_turns"]) for meta in metas] == [(ROW["repo"], 7)]
+
+
+def test_a_malformed_row_leaves_the_file_of_an_earlier_call_as_it_was(tmp_path, monkeypatch):
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    rows.write_text(json.dumps({"repo": "o/lib"}) + "\n")
+    out.write_text("earlier\n")
+    with pytest.raises(SystemExit, match=f"{rows}:1"):
+        converted(monkeypatch, rows, out)
+    assert out.read_text() == "earlier\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--rows", "/nowhere/rows.jsonl"], "--rows: /nowhere/rows.jsonl cannot be read"),
+        (["--rows", "/tmp"], "--rows: /tmp cannot be read"),
+        (["--prompt-rows", "/nowhere/rows.jsonl"], "--prompt-rows: /nowhere/rows.jsonl cannot be read"),
+        (["--mirror", "/nowhere"], "--mirror: /nowhere cannot be read"),
+        (["--root", "/{repo}"], "--root: /{repo} has another field"),
+        (["--root", "/{name"], "--root: /{name has another field"),
+    ],
+)
+def test_a_flag_that_names_nothing_is_refused_before_rows_are_made(flags, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        make_tasks.parser().parse_args([*flags, "--out", str(tmp_path / "rows.jsonl")])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
