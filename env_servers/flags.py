@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,8 @@ def seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} leaves no time. Use more than 0 seconds.")
+    if value == math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds. Use a finite one.")
     return value
 
 
@@ -63,6 +67,14 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(text)
     return value
+
+
+def shell_words(text: str) -> list[str]:
+    """An argparse type for words as a shell splits them."""
+    try:
+        return shlex.split(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f"{text} cannot be split into words: {e}. Close the quotation.") from None
 
 
 def file_to_read(text: str) -> Path:

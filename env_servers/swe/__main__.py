@@ -12,13 +12,13 @@ import argparse
 import dataclasses
 import functools
 import sys
-from pathlib import Path
 
-from env_servers.flags import command_parser, seconds, whole
+from env_servers.flags import command_parser, directory_to_read, seconds, whole
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.python_tir.__main__ import memory_mib
 from env_servers.python_tir.sandbox import SandboxError
+from env_servers.python_tir.warm.notebooks import NEW_BYTES
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 from env_servers.serving import create_env_app
 
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add_serving_flags(p, workers=2)
     p.add_argument(
         "--mirror",
-        type=Path,
+        type=directory_to_read,
         metavar="DIR",
         help="directory of git repositories for rows of SWE-Gym's and SWE-bench's form:"
         " DIR/owner/name, DIR/owner__name or DIR/name",
@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--sessions-mib",
-        type=int,
+        type=whole(NEW_BYTES >> 20),
         default=memory_mib() // 2,
         metavar="N",
         help="memory of all sessions together, beyond which no new one starts (default: half of the memory there is,"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
 import sys
 
-from env_servers.flags import seconds, whole
+from env_servers.flags import seconds, shell_words, whole
 
 from .api import RuntimeApi, StartOptions
 from .backend import CHECKS, Remote
@@ -31,6 +30,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("rows in containers").add_argument
     add(
         "--runtime-api",
+        type=_url,
         metavar="URL",
         help=(
             f"runtime API as OpenHands' remote runtime has it; its key is in ${KEY_ENV}."
@@ -45,18 +45,21 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--docker-flags",
-        default="",
+        type=shell_words,
+        default=[],
         metavar="FLAGS",
         help="flags of `docker run`, in one text: '--memory=8g --cpus=2 --pids-limit=512'",
     )
     add(
         "--image",
+        type=_image,
         metavar="NAME",
         help="image of a row that names none: {instance_id} as the row has it, {instance_s} and {instance_1776} in"
         " lower case with __ written _s_ or _1776_",
     )
     add(
         "--repo-root",
+        type=_absolute,
         default=ImageLayout().root,
         metavar="PATH",
         help="directory of the repository in an image (default: %(default)s)",
@@ -69,6 +72,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--runtime-command",
+        type=shell_words,
         default=COMMAND,
         metavar="COMMAND",
         help="command of the action server in the images (default: OpenHands')",
@@ -105,30 +109,42 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _url(text: str) -> str:
+    """An argparse type for the URL of an API."""
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text} is no URL. Write http://HOST or https://HOST.")
+    return text
+
+
+def _image(text: str) -> str:
+    """An argparse type for the name of an image, with the fields that `image_of` fills."""
+    try:
+        text.format(instance_id="", instance_s="", instance_1776="")
+    except (LookupError, ValueError, AttributeError):
+        raise argparse.ArgumentTypeError(
+            f"{text} has another field than {{instance_id}}, {{instance_s}} and {{instance_1776}}."
+        ) from None
+    return text
+
+
+def _absolute(text: str) -> str:
+    """An argparse type for an absolute path."""
+    if not text.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{text} is not an absolute path. Write it from / on.")
+    return text
+
+
 def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
     """Return the backend of the flags. Exits if they cannot work. `start_s` are the seconds in which a container must
     answer."""
-    if not args.repo_root.startswith("/"):
-        sys.exit(f"swe does not start: --repo-root {args.repo_root} is not an absolute path.")
-    if args.image:
-        try:
-            args.image.format(instance_id="", instance_s="", instance_1776="")
-        except (LookupError, ValueError) as e:
-            sys.exit(
-                f"swe does not start: --image {args.image} has another field than instance_id, instance_s,"
-                f" instance_1776 ({type(e).__name__}: {e})."
-            )
     http = RuntimeHttp(request_s=args.runtime_timeout, retries=args.runtime_retries)
     layout = ImageLayout(args.repo_root, args.repo_setup.strip() or "true", args.runtime_timeout, args.test_timeout)
-    command = shlex.split(args.runtime_command)
-    api = args.runtime_api
     containers: Containers
     if args.docker:
-        if shutil.which("docker") is None or api:
+        if shutil.which("docker") is None or args.runtime_api:
             sys.exit("swe does not start: --docker needs the command docker, and goes without --runtime-api.")
-        containers = Docker(http, DockerOptions(command, start_s, shlex.split(args.docker_flags)))
+        containers = Docker(http, DockerOptions(args.runtime_command, start_s, args.docker_flags))
     else:
-        containers = RuntimeApi(
-            http, api, os.environ.get(KEY_ENV, ""), StartOptions(command, start_s, args.resource_factor)
-        )
+        options = StartOptions(args.runtime_command, start_s, args.resource_factor)
+        containers = RuntimeApi(http, args.runtime_api, os.environ.get(KEY_ENV, ""), options)
     return Remote(containers, layout, image=args.image, retries=args.runtime_retries, checks=args.row_checks)
