@@ -78,7 +78,7 @@ def check(
     if training:
         with problems.caught(code="method"):
             facts += check_method(cfg)
-    for place, name in openrlhf_files(cfg).items():
+    for place, name in openrlhf_files(cfg):
         with problems.caught(code="user_code"):
             if not is_missing(name):
                 load_elsewhere(place, name)

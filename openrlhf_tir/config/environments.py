@@ -21,7 +21,7 @@ from .sections.conditions import is_user_code
 from .sections.env import Env
 from .sections.envs import JUDGED_BY, OF_ITS_OWN, NamedEnv
 from .sections.filter import Filter
-from .sections.reward import Reward
+from .sections.reward import REMOTE, Reward
 from .servers import OTHER, OWN, SERVERS, ServerInfo
 
 if TYPE_CHECKING:
@@ -149,6 +149,8 @@ def _resolved(cfg: Config, name: str, section: NamedEnv) -> Environment:
     common = {k: v for k, v in cfg.env.model_dump().items() if k not in OF_ITS_OWN}
     env = Env.model_validate(common | {k: v for k, v in own.items() if k in Env.model_fields} | {"name": name})
     own_reward = _set_fields(section.reward)
+    if "remote_url" in own_reward and REMOTE not in cfg.reward.used and not own_reward.keys() & {"name", "weights"}:
+        own_reward["name"] = REMOTE  # as in [reward]: the URL chooses the reward
     common_reward = {
         k: v
         for k, v in cfg.reward.model_dump().items()

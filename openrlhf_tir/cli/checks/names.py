@@ -39,7 +39,7 @@ def check_names(cfg: Config, problems: Problems) -> None:
     with problems.caught(code="method"):
         get_estimator(cfg.algo.advantage.estimator)
         problems.add(rules.violations_of_own_estimator(cfg))
-    for name in openrlhf_files(cfg).values():
+    for _, name in openrlhf_files(cfg):
         if is_missing(name):
             problems.add(f"{name.rpartition(':')[0]} does not exist. {RULE}", code="no_file")
     with problems.caught(code="user_code"):
@@ -120,16 +120,16 @@ def conventions_of(cfg: Config) -> list[str]:
     return facts
 
 
-def openrlhf_files(cfg: Config) -> dict[str, str]:
-    """Return place -> name of the user's files in OpenRLHF's form.
+def openrlhf_files(cfg: Config) -> list[tuple[str, str]]:
+    """Return place and name of each of the user's files in OpenRLHF's form.
 
     They import torch and more, so they are loaded in their own process.
     """
-    agent, remote = cfg.train.agent_func_path, cfg.reward.remote_url
-    files = {"openrlhf_tir.rollout.protocols.agent_file.place:AGENT": agent} if agent else {}
-    if remote and remote.endswith(":reward_func"):
-        files["openrlhf_tir.rewards.remote.file:REWARD_FUNC"] = remote
-    return files
+    agent = cfg.train.agent_func_path
+    files = [("openrlhf_tir.rollout.protocols.agent_file.place:AGENT", agent)] if agent else []
+    remotes = dict.fromkeys(e.reward.remote_url or "" for e in environments_of(cfg))
+    place = "openrlhf_tir.rewards.remote.file:REWARD_FUNC"
+    return [*files, *((place, remote) for remote in remotes if remote.endswith(":reward_func"))]
 
 
 def is_missing(name: str) -> bool:

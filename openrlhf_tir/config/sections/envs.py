@@ -27,6 +27,8 @@ JUDGED_BY = (("name", "weights", "options"), ("group", "group_options"))
 """Fields of [reward] that belong together: if [envs.NAME.reward] sets one, none of them is taken from [reward]."""
 OF_THE_WORKERS = ("verify_timeout_s", "workers")
 """Fields of [reward] that belong to the actor, whatever the environment."""
+OF_THE_REWARD_MODEL = ("model_name_or_path", "model_replicas", "num_nodes", "normalize_enable")
+"""Fields of [reward] that belong to the reward model, of which a run has one for all environments."""
 OF_THE_LEARNER = ("max_base_ppl",)
 """Fields of [filter] that the learner applies to a whole batch, whatever the environment."""
 
@@ -74,7 +76,12 @@ class _NamedEnv(Section):
     )
 
 
-EnvReward = create_model("EnvReward", __base__=_Reward, __module__=__name__, **_optional(Reward, OF_THE_WORKERS))
+EnvReward = create_model(
+    "EnvReward",
+    __base__=_Reward,
+    __module__=__name__,
+    **_optional(Reward, (*OF_THE_WORKERS, *OF_THE_REWARD_MODEL)),
+)
 EnvFilter = create_model("EnvFilter", __base__=_Filter, __module__=__name__, **_optional(Filter, OF_THE_LEARNER))
 
 if TYPE_CHECKING:

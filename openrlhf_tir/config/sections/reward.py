@@ -237,43 +237,67 @@ class Reward(Section):
         return self
 
 
+def _sections(c: Config) -> Iterator[tuple[str, Any]]:
+    """Yield dotted name and section of [reward] and of each [envs.NAME.reward], whose unset settings are None."""
+    yield "reward", c.reward
+    for name, environment in c.envs.items():
+        yield f"envs.{name}.reward", environment.reward
+
+
 @rule("reward.remote_url")
 def remote_reward_and_its_url_go_together(c: Config) -> Iterator[Fault]:
-    url_or_file = c.reward.remote_url
-    if REMOTE in c.reward.used and not url_or_file:
-        yield (
-            "Reward 'remote' needs reward.remote_url, which is not set."
-            " Give a Python file with a reward_func, or the URL of a reward server."
-        )
-    if not url_or_file:
+    environments = c.resolved_environments.values()
+    for environment in environments:
+        if REMOTE in environment.reward.used and not environment.reward.remote_url:
+            name = f"{environment.prefix}reward.remote_url"
+            yield About(
+                name,
+                f"Reward 'remote' needs {name}, which is not set."
+                " Give a Python file with a reward_func, or the URL of a reward server.",
+            )
+    for section, own in _sections(c):
+        url_or_file = own.remote_url
+        if not url_or_file:
+            continue
+        name = f"{section}.remote_url"
+        yield from _not_a_url(name, url_or_file)
+        rewards = [environment.reward for environment in environments if environment.reward.remote_url == url_or_file]
+        if environments and not any(REMOTE in reward.used for reward in rewards):
+            used = dict.fromkeys(reward_name for reward in rewards or [c.reward] for reward_name in reward.used)
+            yield About(
+                name,
+                f"{name} = {url_or_file!r} is only used by reward 'remote', and the reward is {', '.join(used)}. Leave"
+                f" {section}.name out, set it to 'remote', or add remote to {section}.weights.",
+            )
+
+
+def _not_a_url(name: str, url_or_file: str) -> Iterator[Fault]:
+    """Yield each part of the setting `name` that is neither a file with a reward_func nor a URL."""
+    if url_or_file.endswith(":reward_func"):
         return
-    if not url_or_file.endswith(":reward_func"):
-        for url in (part.strip() for part in url_or_file.split(",") if part.strip()):
-            if not url.startswith(("http://", "https://")):
-                yield (
-                    f"reward.remote_url has {url!r}, which is neither a Python file (path/file.py) nor the URL of a"
-                    " reward server. Write http://host:port/path."
-                )
-    if REMOTE not in c.reward.used:
-        yield (
-            f"reward.remote_url = {url_or_file!r} is only used by reward 'remote', and the reward is"
-            f" {', '.join(c.reward.used)}. Leave reward.name out, set it to 'remote', or add remote to reward.weights."
-        )
+    for url in (part.strip() for part in url_or_file.split(",") if part.strip()):
+        if not url.startswith(("http://", "https://")):
+            yield About(
+                name,
+                f"{name} has {url!r}, which is neither a Python file (path/file.py) nor the URL of a reward server."
+                " Write http://host:port/path.",
+            )
 
 
 @rule("reward.model_name_or_path")
 def reward_model_is_loaded_and_used(c: Config) -> Iterator[Fault]:
-    is_used = "model" in c.reward.used
+    environments = c.resolved_environments.values()
+    used = dict.fromkeys(name for environment in environments for name in environment.reward.used)
     model = c.reward.model_name_or_path
-    if is_used and not model:
+    if "model" in used and not model:
         yield (
             "The reward 'model' needs a reward model."
             " Set reward.model_name_or_path to a HF sequence classifier of one label."
         )
-    if model and not is_used:
+    if model and environments and "model" not in used:
         yield (
             f"reward.model_name_or_path = {model!r} is set, but no reward uses it: the reward is "
-            f"{', '.join(c.reward.used)}. Set reward.name to 'model', or give 'model' a weight in reward.weights."
+            f"{', '.join(used)}. Set reward.name to 'model', or give 'model' a weight in reward.weights."
         )
     if c.reward.normalize_enable and not model:
         yield About(
@@ -285,16 +309,21 @@ def reward_model_is_loaded_and_used(c: Config) -> Iterator[Fault]:
 
 @rule("reward.overlong_buffer_len")
 def overlong_buffer_is_a_part_of_the_response(c: Config) -> Iterator[Fault]:
-    buffer = c.reward.overlong_buffer_len
-    if buffer is not None and buffer > c.rollout.max_new_tokens:
-        yield (
-            f"reward.overlong_buffer_len = {buffer:g} is more than rollout.max_new_tokens = {c.rollout.max_new_tokens}:"
-            " every response would be overlong. Make it a part of it, e.g. a quarter."
-        )
+    for section, own in _sections(c):
+        buffer = own.overlong_buffer_len
+        if buffer is not None and buffer > c.rollout.max_new_tokens:
+            name = f"{section}.overlong_buffer_len"
+            yield About(
+                name,
+                f"{name} = {buffer:g} is more than rollout.max_new_tokens = {c.rollout.max_new_tokens}:"
+                " every response would be overlong. Make it a part of it, e.g. a quarter.",
+            )
 
 
 @rule("reward.clip_range")
 def clip_range_is_a_range(c: Config) -> Iterator[Fault]:
-    bounds = c.reward.clip_range
-    if bounds is not None and not bounds[0] < bounds[1]:
-        yield f"reward.clip_range = {bounds} is not a range. Use low < high, e.g. -10 10."
+    for section, own in _sections(c):
+        bounds = own.clip_range
+        if bounds is not None and not bounds[0] < bounds[1]:
+            name = f"{section}.clip_range"
+            yield About(name, f"{name} = {bounds} is not a range. Use low < high, e.g. -10 10.")

@@ -11,6 +11,7 @@ from ..engine_args import checked, pipeline_stages
 from ..setting import ALLOWED, Fault, refused, rule, setting
 from .base import Option, Section
 from .conditions import WITH_VLLM
+from .reward import REMOTE
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -318,7 +319,8 @@ def a_group_can_be_valid(c: Config) -> Iterator[Fault]:
 
 @rule("rollout.early_stop")
 def early_stop_knows_the_rewards(c: Config) -> Iterator[Fault]:
-    if c.rollout.early_stop and (c.train.agent_func_path or "remote" in c.reward.used):
+    has_remote = any(REMOTE in environment.reward.used for environment in c.resolved_environments.values())
+    if c.rollout.early_stop and (c.train.agent_func_path or has_remote):
         yield (
             "rollout.early_stop counts on rewards that are right or wrong, and an agent file or a remote reward may"
             " give any score. Switch it off."

@@ -156,6 +156,24 @@ def test_a_mistake_is_one_line_with_fact_value_and_remedy(two, over, said):
     assert re.search(said, line) and line.endswith((".", "?"))
 
 
+def test_the_url_of_an_environments_remote_reward_makes_that_the_reward_as_in_the_common_section(two):
+    cfg = load(two, {"envs.calc.reward.remote_url": "http://host:1/get_reward"})
+    calc, guess = cfg.environments.values()
+    assert (calc.reward.used, calc.reward.options) == ({"remote": 1.0}, {})
+    assert (guess.reward.used, guess.reward.remote_url) == ({"env": 1.0}, None)
+    mixed = {"reward.weights": {"remote": 0.5, "format": 0.5}, "reward.remote_url": "http://host:1"}
+    other_server = {"envs.calc.reward.remote_url": "http://host:2", "envs.guess.share": 1}
+    calc = load(None, {**mixed, **other_server, "envs.calc.share": 1}).environments["calc"]
+    assert (calc.reward.used, calc.reward.remote_url) == (mixed["reward.weights"], "http://host:2")
+
+
+def test_environments_share_the_runs_reward_model(two):
+    judged = load(two, {"envs.calc.reward.name": "model", "reward.model_name_or_path": "org/judge"})
+    assert judged.environments["calc"].reward.model_name_or_path == "org/judge", "no matter what [reward] is"
+    with pytest.raises(ConfigError, match=r"'envs\.calc\.reward\.model_name_or_path'.*'reward\.model_name_or_path'"):
+        load(two, {"envs.calc.reward.name": "model", "envs.calc.reward.model_name_or_path": "org/judge"})
+
+
 def test_a_recipes_mistake_in_a_section_names_the_recipe(tmp_path):
     (tmp_path / "r.toml").write_text('[envs.calc]\nprotcol = "torl"\n[envs."a.b"]\nshare = 1\n')
     with pytest.raises(ConfigError) as e:

@@ -106,6 +106,36 @@ BROKEN = [
         {"reward.overlong_buffer_len": 101, "rollout.max_new_tokens": 100},
     ),
     ("reward.clip_range", "clip_range_is_a_range", {"reward.clip_range": [1.0, -1.0]}),
+    (
+        "envs.guess.reward.remote_url",
+        "remote_reward_and_its_url_go_together",
+        {**TWO_ENVIRONMENTS, "envs.guess.reward.name": "remote"},
+    ),
+    (
+        "envs.guess.reward.remote_url",
+        "remote_reward_and_its_url_go_together",
+        {**TWO_ENVIRONMENTS, "envs.guess.reward.name": "math", "envs.guess.reward.remote_url": "http://host:1"},
+    ),
+    (
+        "reward.model_name_or_path",
+        "reward_model_is_loaded_and_used",
+        {**TWO_ENVIRONMENTS, "envs.guess.reward.name": "model"},
+    ),
+    (
+        "envs.guess.reward.overlong_buffer_len",
+        "overlong_buffer_is_a_part_of_the_response",
+        {**TWO_ENVIRONMENTS, "envs.guess.reward.overlong_buffer_len": 101, "rollout.max_new_tokens": 100},
+    ),
+    (
+        "envs.guess.reward.clip_range",
+        "clip_range_is_a_range",
+        {**TWO_ENVIRONMENTS, "envs.guess.reward.clip_range": [1.0, -1.0]},
+    ),
+    (
+        "rollout.early_stop",
+        "early_stop_knows_the_rewards",
+        {**TWO_ENVIRONMENTS, "rollout.early_stop": True, "envs.guess.reward.remote_url": "http://host:1"},
+    ),
     ("ds.ring_attn_size", "shared_sequences_are_supported", {**SHARED, "actor.num_gpus_per_node": 3}),
     ("ds.ring_attn_size", "critic_sees_whole_sequences", {**SHARED, "algo.advantage.estimator": "gae"}),
     ("ds.zpg", "secondary_partition_divides_the_ranks", {"ds.zpg": 2, "actor.num_gpus_per_node": 3}),

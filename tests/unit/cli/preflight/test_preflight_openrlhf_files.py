@@ -68,7 +68,7 @@ def test_a_file_that_does_not_end_its_import_is_given_up(tmp_path, monkeypatch):
 
 def test_files_are_checked_servers_are_not_and_no_environment_is_wanted(tmp_path):
     cfg = load(None, {"train.agent_func_path": "there.py", "reward.remote_url": "http://h:1"})
-    (name,) = openrlhf_files(cfg).values()
+    ((_, name),) = openrlhf_files(cfg)
     assert name.endswith("/there.py:AgentExecutor")
     problems = Problems()
     check_names(cfg, problems)
@@ -77,3 +77,13 @@ def test_files_are_checked_servers_are_not_and_no_environment_is_wanted(tmp_path
     assert [problem.code for problem in e.value.problems] == ["no_file"]
     (fact,) = check_envs(cfg, machine=None, problems=problems)
     assert re.match(r".* there\.py: 4 |.*/there\.py:.*: \d+ ", fact)
+
+
+def test_the_reward_file_of_one_environment_of_several_is_checked_too():
+    cfg = load(None, {"envs.calc.reward.remote_url": "there.py", "envs.guess.protocol": "plain"})
+    ((place, name),) = openrlhf_files(cfg)
+    assert place == REWARD and name.endswith("/there.py:reward_func")
+    problems = Problems()
+    check_names(cfg, problems)
+    (line,) = problems.lines
+    assert "/there.py " in line
