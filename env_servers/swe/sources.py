@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from env_servers.python_tir.sandbox import SandboxError
+
 from .suite import Suite
 from .task import SweTask
 from .tree import FILE, Tree, read_tree
@@ -82,7 +84,12 @@ class Sources:
         self._cached: OrderedDict[str, Source] = OrderedDict()
 
     async def of(self, task: SweTask) -> Source:
-        """Return the source of a task. Raises ValueError, with a remedy, for a task that cannot be started."""
+        """Return the source of a task.
+
+        Raises:
+            ValueError: The task cannot be started. The message has a remedy.
+            SandboxError: The mirror or the sandbox failed.
+        """
         if task.is_row:
             return await self._row(task)
         if task.tests:
@@ -159,7 +166,11 @@ class Sources:
 
 
 async def _git(repository: str, arguments: list[str], stdin_bytes: bytes = b"") -> bytes | str:
-    """Return the output of git as bytes, or the reason of its failure as text."""
+    """Return the output of git as bytes, or the reason of its failure as text.
+
+    Raises:
+        SandboxError: It takes more than CHECKOUT_S.
+    """
     command = ["git", "-C", repository, "-c", "safe.directory=*", *arguments]
     pipe = asyncio.subprocess.PIPE
     # A file, because writing to a pipe fails if the process ends without reading it.
@@ -170,6 +181,11 @@ async def _git(repository: str, arguments: list[str], stdin_bytes: bytes = b"") 
     try:
         async with asyncio.timeout(CHECKOUT_S):
             data, errors = await process.communicate()
+    except TimeoutError:
+        raise SandboxError(
+            f"git {arguments[0]} in the mirror {repository} took more than {CHECKOUT_S:g} s. Put the mirror on a faster"
+            " disk, or run less beside this server."
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()

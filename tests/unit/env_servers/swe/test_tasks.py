@@ -10,7 +10,9 @@ import sys
 
 import pytest
 
+from env_servers.python_tir.sandbox import SandboxError
 from env_servers.swe import make_tasks
+from env_servers.swe import sources as sources_module
 from env_servers.swe.describe import issue, patch_text, prompt
 from env_servers.swe.grade import restored
 from env_servers.swe.make_tasks import candidates, row_of
@@ -189,6 +191,12 @@ async def test_a_row_has_the_files_that_its_repository_excludes_from_archives(mi
 async def test_a_row_that_cannot_be_started_is_named(mirror, change, message):
     with pytest.raises(ValueError, match=message):
         await Sources(mirror, applied).of(SweTask.model_validate({**ROW, **change}))
+
+
+async def test_a_slow_mirror_is_named_and_not_the_time_of_a_start(mirror, monkeypatch):
+    monkeypatch.setattr(sources_module, "CHECKOUT_S", 0.0)
+    with pytest.raises(SandboxError, match=r"git ls-tree .*o__lib .* 0 s"):
+        await Sources(mirror, applied).of(SweTask.model_validate(ROW))
 
 
 async def test_a_server_without_a_mirror_says_which_flag_is_missing():
