@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,14 @@ def test_a_running_command_can_be_given_input_and_interrupted(shell):
     assert shell.run("hello", True, 0.5) == ("got hello\n", None)
     _, code = shell.run("C-c", True, 5)
     assert code == 130 and shell.run("echo again", False, 20) == ("again\n", 0)
+
+
+def test_an_interrupt_takes_no_longer_than_its_call_may(shell):
+    """Otherwise a model that interrupts what ignores it, several times in one action, would make its caller late."""
+    start = time.monotonic()
+    assert shell.run("trap '' INT; echo up; while :; do sleep 1; done", False, 0.5) == ("up\n", None)
+    _, code = shell.run("C-c", True, 0.5)
+    assert code == 130 and time.monotonic() - start < 2.5
 
 
 @pytest.mark.slow
