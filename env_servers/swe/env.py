@@ -43,8 +43,7 @@ MAX_CALLS = 16
 MAX_TURNS = 50
 """SkyRL-v0's limit in evaluation; its runs train with 15 to 35."""
 MARGIN_S = 5.0
-"""Seconds between the time of a command and the limit of its session: what a tool itself may take, including git's work
-on a patch."""
+"""Seconds between the time of a command and the limit of its session: what a tool itself may take."""
 MIN_S = 0.25
 """Seconds of a command if those before it have used up the time that the caller waits. MAX_CALLS of them fit into
 MARGIN_S."""

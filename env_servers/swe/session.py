@@ -16,15 +16,19 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError
 from env_servers.python_tir.warm.notebooks import Notebook, Notebooks
 
 from .busy import TIME_LIMIT, refuse_if_busy
+from .inside.workspace import GIT_S
 from .programs import bundle, unpacking
 from .tree import Tree, git_directory
 
 MAX_PATCH_BYTES = 512 << 10
 """Bytes of the largest patch. As base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
+PATCH_S = 2 * GIT_S + 5.0
+"""Seconds of the call that makes a patch, which runs git twice, however little time a command of the model has."""
 _OPEN = """
 import sys as _sys
 _editor = programs["editor"]
@@ -120,7 +124,9 @@ class Session:
         """
         if self._was_cut:
             raise SandboxError("a step of the session ran out of time, and the work in it is gone")
-        answer = await self._ask(f"workspace.patch({MAX_PATCH_BYTES})")
+        limits = self._notebooks.sandbox.limits
+        seconds = max(PATCH_S, limits.code_timeout_s)
+        answer = await self._ask(f"workspace.patch({MAX_PATCH_BYTES})", limits.for_call(seconds, None, None))
         is_late = answer.lost == TIME_LIMIT if isinstance(answer, ToolResult) else "is_late" in answer
         if is_late:
             await refuse_if_busy(self._notebooks.sandbox)
@@ -132,8 +138,13 @@ class Session:
             return ToolResult(f"{answer['too_large']} bytes; at most {MAX_PATCH_BYTES}", lost="patch_too_large")
         return ToolResult(printable(answer.get("error")), lost="patch_failed")
 
-    async def _ask(self, code: str) -> dict[str, Any] | ToolResult:
-        """Run a method of the workspace and return its answer; a ToolResult if the session has ended."""
+    async def _ask(self, code: str, limits: Limits | None = None) -> dict[str, Any] | ToolResult:
+        """Run a method of the workspace and return its answer; a ToolResult if the session has ended.
+
+        Args:
+            code: The call.
+            limits: Its limits; None: the sandbox's.
+        """
         if self._was_cut:
             self._was_cut = False
             return _lost("time_limit")
@@ -142,7 +153,7 @@ class Session:
         # A cancelled call ends the interpreter: the next call must not look for a workspace in a new one.
         self._is_open = False
         try:
-            cell = await self._notebook.run(code + "\n")
+            cell = await self._notebook.run(code + "\n", limits)
         except asyncio.CancelledError:
             self._was_cut = True
             raise

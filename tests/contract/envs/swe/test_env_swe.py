@@ -557,6 +557,7 @@ async def test_a_patch_that_git_does_not_make_in_time_on_a_busy_machine_is_no_re
         try:
             await env.reset(task(), 0)
             await env.step(call("execute_bash", command=MEND), 60)
+            monkeypatch.setattr(session_module, "PATCH_S", 2.0)
             monkeypatch.setattr(sandbox, "limits", replace(LIMITS, code_timeout_s=2.0))
             if least_share:
                 with pytest.raises(NoCore):
