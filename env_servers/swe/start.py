@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import shutil
+import os
 from pathlib import Path
 
 from env_servers.python_tir.isolation.control_group import delegated_groups
@@ -17,12 +17,18 @@ from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 from .answers import answer_directories, visible_roots
 from .backend import Local
+from .busy import TIME_LIMIT
 from .env import LIMITS, Shared
 from .grade import Grader
-from .inside_run import pristine_plugins
+from .inside_run import pristine_plugins, run_inside
 from .sources import Sources
 from .stages import Stages
+from .suite import Suite
 
+PROGRAMS = ("/usr/bin/git", "/usr/bin/patch", "/bin/bash")
+"""Programs that `inside/` runs. An environment of conda may have its own, which a session does not see."""
+TEST_S = 60.0
+"""Wall clock of the empty test by which a server finds out whether tests can pass."""
 START_WORKERS = 16
 """Sessions that start at once. On this machine each takes some milliseconds of a core; in containers elsewhere seconds
 to minutes, most of them waiting."""
@@ -39,9 +45,12 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int, mirror: Path | Non
     Raises:
         SandboxError: A program or package is missing.
     """
-    for program in ("git", "patch", "bash"):
-        if shutil.which(program) is None:
-            raise SandboxError(f"{program} is not installed. Run `apt-get install {program}`.")
+    for program in PROGRAMS:
+        if not os.access(program, os.X_OK):
+            name = os.path.basename(program)
+            raise SandboxError(
+                f"there is no {program}, and a session sees no other {name}. Run `apt-get install {name}`."
+            )
     if importlib.util.find_spec("pytest") is None:
         raise SandboxError(
             "pytest is not installed in this environment, and hidden tests are run with it. Run `pip install pytest`."
@@ -60,8 +69,38 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int, mirror: Path | Non
 
 
 def proved_sandbox(limits: Limits, *, evaluations: int, mirror: Path | None = None) -> WarmSandbox:
-    """Return a sandbox that has passed the self-test. Raises SandboxError: a model's bash gets no weaker level."""
-    return asyncio.run(prove_isolation(new_sandbox(limits, evaluations=evaluations, mirror=mirror)))
+    """Return a sandbox that has passed the self-test, and in which a hidden test can pass.
+
+    Raises:
+        SandboxError: It cannot isolate (a model's bash gets no weaker level), or runs no tests.
+    """
+
+    async def proved() -> WarmSandbox:
+        sandbox = await prove_isolation(new_sandbox(limits, evaluations=evaluations, mirror=mirror))
+        try:
+            await prove_tests(sandbox)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    return asyncio.run(proved())
+
+
+async def prove_tests(sandbox: WarmSandbox) -> None:
+    """Run a test that any code passes. Raises SandboxError if it does not pass: then no patch could get a reward."""
+    suite = Suite({"test_start.py": b"def test_start():\n    pass\n"})
+    outcome = await run_inside(sandbox, {}, suite, TEST_S)
+    if outcome.ended == TIME_LIMIT:
+        raise SandboxError(
+            f"an empty test took more than {TEST_S:g} s: this machine is too busy. Start the server again when it is"
+            " less so"
+        )
+    if not outcome.passes(suite):
+        raise SandboxError(
+            f"an empty test did not pass ({outcome.ended}): every patch would get 0. A plugin of pytest may be broken"
+            " here: see what `python -m pytest` says of an empty test, and mend or remove the plugin"
+        )
 
 
 def shared(
