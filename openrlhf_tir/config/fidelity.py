@@ -29,11 +29,10 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from .catalog import value_at
 from .schema import Config
 from .settings import load
+from .toml_file import UNSET
 
 FACTS = Path(__file__).parent / "official"
 UNDECLARED = "nothing says why"
-UNSET = "unset"
-"""How a TOML file writes None."""
 
 
 class Fact(BaseModel):

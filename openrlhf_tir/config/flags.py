@@ -16,6 +16,7 @@ import re
 import tomllib
 import types
 from collections.abc import Collection, Mapping, Sequence
+from datetime import date, time
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from ..errors import ConfigError, Problem
@@ -312,8 +313,6 @@ def _typed(s: Setting, value: Any) -> Any:
     word = value[0] if isinstance(value, list) and len(value) == 1 else value
     if word in UNSET and type(None) in get_args(s.info.annotation):
         return None
-    if word == "unset" and s.info.default == "":
-        return ""
     kind = _kind(s.info.annotation)
     if kind is dict and not isinstance(value, dict):
         return dict(_pair(s.name, text) for text in value)
@@ -323,7 +322,7 @@ def _typed(s: Setting, value: Any) -> Any:
 
 
 def _pair(name: str, text: str) -> tuple[str, Any]:
-    """Split "c=3" into ("c", 3). The value is read as TOML, or is plain text if it is not TOML."""
+    """Split "c=3" into ("c", 3). The value is read as TOML, or is plain text if it is a date or not TOML."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise ConfigError(
@@ -332,9 +331,10 @@ def _pair(name: str, text: str) -> tuple[str, Any]:
             setting=name,
         )
     try:
-        return key, tomllib.loads(f"v = {value}")["v"]
-    except tomllib.TOMLDecodeError:
+        read = tomllib.loads(f"v = {value}")["v"]
+    except (ValueError, RecursionError):  # not TOML, or a number or a nesting that is too large for Python's reader
         return key, value
+    return key, value if isinstance(read, date | time) else read
 
 
 def check_unknown(extra: Sequence[str], parser: argparse.ArgumentParser | None = None) -> None:

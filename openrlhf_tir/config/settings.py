@@ -11,9 +11,11 @@ this module finds files, names the nearest known key, and turns pydantic's repor
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date, time
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -22,11 +24,11 @@ from . import own_files, recipe_paths, rules
 from .catalog import ENVS, env_names, known_keys, settings_with
 from .former_settings import as_today, without_removed
 from .paths import local_path, query_path, shown
-from .problems import Problems
+from .problems import Problems, settings_in
 from .removed_settings import remedy
 from .schema import WITHOUT_RULES, Config
 from .sections.envs import NAME
-from .toml_file import dump, read_toml
+from .toml_file import UNSET, dump, read_toml
 
 RECIPES = Path(__file__).parent / "recipes"
 COMMAND_LINE_ONLY = ("train.overwrite",)
@@ -298,9 +300,11 @@ def _without_command_line_only(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _remove_impossible_values(table: dict[str, Any], problems: Problems) -> None:
-    """Remove values that no setting can have, whatever its type, and turn "unset" into None.
+    """Remove values that no setting can have, whatever its type, and turn "unset" into None, or into "" where that is
+    the default.
 
-    A NUL byte or a text that is not Unicode would break whoever prints, stores or sends it.
+    A NUL byte or a text that is not Unicode would break whoever prints, stores or sends it; a number that is not finite
+    equals none, also in the comparison of a resume, and JSON has no dates.
     """
     for setting in settings_with(_environments_in(table)):
         *parents, leaf = setting.name.split(".")
@@ -310,8 +314,10 @@ def _remove_impossible_values(table: dict[str, Any], problems: Problems) -> None
         if leaf not in node:
             continue
         value = node[leaf]
-        if value == "unset" and type(None) in get_args(setting.info.annotation):
+        if value == UNSET and type(None) in get_args(setting.info.annotation):
             node[leaf] = None
+        elif value == UNSET and setting.info.default == "":
+            node[leaf] = ""
         elif reason := _unprintable(value) or _mistyped(value, setting.info.annotation):
             problems.add(
                 f"{setting.name} = {shown(value)} is not accepted: {reason}. Set --{setting.name} to another value.",
@@ -323,17 +329,39 @@ def _remove_impossible_values(table: dict[str, Any], problems: Problems) -> None
 
 def _mistyped(value: Any, annotation: Any) -> str | None:
     """Return why a value that pydantic would convert is a mistake; None if it is none."""
-    if isinstance(value, bool) and annotation in (int, float, int | None, float | None):
-        return f"a {'whole number' if int in (annotation, *get_args(annotation)) else 'number'} is expected"
+    accepted = _accepted(annotation)
+    if bool not in accepted and accepted & {int, float} and _has_boolean(value):
+        number = "a whole number" if int in accepted else "a number"
+        return " or ".join([number, *sorted(repr(word) for word in accepted if isinstance(word, str))]) + " is expected"
     if annotation is Path and value == "":
         return "a path is expected, and the text is empty"
     return None
+
+
+def _accepted(annotation: Any) -> set[Any]:
+    """Return the types and words that a setting takes, also as a part of its value."""
+    if get_origin(annotation) is Literal:
+        return {*get_args(annotation)}
+    if get_origin(annotation) is Annotated:
+        return _accepted(get_args(annotation)[0])
+    parts = get_args(annotation)
+    return {kind for part in parts for kind in _accepted(part)} if parts else {annotation}
+
+
+def _has_boolean(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_boolean, value.values()))
+    return any(map(_has_boolean, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
 
 
 def _unprintable(value: Any) -> str | None:
     """Return why a value, or one inside it, cannot be stored and printed; None if it can."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "the number does not fit into 64 bits"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "the number is not finite"
+    if isinstance(value, date | time):
+        return "no setting takes a date or a time, only the text of one, in quotes"
     if isinstance(value, str):
         if "\0" in value:
             return "the text holds a NUL byte"
@@ -381,9 +409,10 @@ def _drop(table: dict[str, Any], name: str) -> None:
 
 def _explain(error: Mapping[str, Any]) -> str:
     """Return one error of pydantic's report as fact, value and remedy."""
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
     name = _place(error["loc"]).rstrip(".")
+    if error["type"] == "value_error":
+        message = str(error["ctx"]["error"])
+        return message if settings_in(message) else f"{name}: {message}"
     setting = next((s for s in settings_with(env_names([name])) if s.name == name), None)
     meaning = f" It means: {setting.info.description}" if setting and setting.info.description else ""
     fact = f"{name} = {shown(error['input'])} is not accepted"
@@ -417,8 +446,12 @@ def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
         changed = {k for k, v in leaves.items() if not (only_changes and k in base and v == base[k])}
         out: dict[str, Any] = {k: v for k, v in leaves.items() if k in changed}
         for k, v in table.items():
-            # An environment without any settings of its own is still an environment.
-            if isinstance(v, Mapping) and ((inner := written(v, base.get(k, {}), k)) or section == ENVS):
+            if not isinstance(v, Mapping):
+                continue
+            inner = written(v, base.get(k, {}), k)
+            # An environment without any settings of its own is still an environment. An empty table among options is
+            # a value, and as [envs.NAME] options it means none of those of [env].
+            if inner or section == ENVS or (not v and v != base.get(k)):
                 out[k] = inner
         return out
 

@@ -14,6 +14,8 @@ from .paths import shorten
 
 MAX_BYTES = 1 << 20
 """Recipes, workloads and control files are pages of text: a larger file is not one of them."""
+UNSET = "unset"
+"""What stands for None, since TOML has no null."""
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def dump(table: Mapping[str, Any]) -> str:
-    """Return a table as TOML. TOML has no null: None is written as "unset"."""
+    """Return a table as TOML. None is written as UNSET."""
     return tomlkit.dumps(_plain(table))
 
 
@@ -76,5 +78,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if value is None:
-        return "unset"
+        return UNSET
     return value if isinstance(value, bool | int | float) else str(value)

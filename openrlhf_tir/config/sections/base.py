@@ -1,10 +1,12 @@
-"""What every section shares: names that are not settings are refused, and so are numbers that are not finite."""
+"""What every section shares: names that are not settings are refused, and so are numbers that are not finite or
+need more than 64 bits."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from ..setting import REPORTED, Resume
 
@@ -16,6 +18,14 @@ class Section(BaseModel):
     """Policy of settings that declare none. By default, a change of a setting that nobody thought of is reported."""
     FINE_TUNING: ClassVar[bool] = False
     """True if `openrlhf-tir sft` reads the section's settings."""
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _fits_into_64_bits(cls, value: Any) -> Any:
+        """Refuse an integer that TOML cannot hold: the run's own config.toml could not be read again."""
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise PydanticCustomError("int_size", "input should fit into 64 bits")
+        return value
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -21,8 +21,8 @@ def _tool(value: Any) -> Any:
     """Return a tool's schema as a table; on the command line it is JSON text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
-    except ValueError as e:
-        raise ValueError(f"a tool's schema is JSON, and this is not: {e}") from None
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f"a tool's schema is JSON, and this is not: {e}. Write a JSON object.") from None
 
 
 RESET_PER_STEP = 3

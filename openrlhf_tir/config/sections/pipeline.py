@@ -43,6 +43,12 @@ MODES: Mapping[Mode, ModePlan] = {
 }
 
 
+def _is_count(value: Any) -> bool:
+    """Return True for a whole number of 1 or more, also as text of any length."""
+    digits = str(value)
+    return digits.isdecimal() and digits.strip("0") != ""
+
+
 class Pipeline(Section):
     """How rollout and training overlap."""
 
@@ -127,7 +133,7 @@ class Pipeline(Section):
     @classmethod
     def _depth_is_a_number_or_auto(cls, value: Any) -> Any:
         """Report one error where pydantic reports one for each member of the union."""
-        if value is None or value == "auto" or (str(value).isdecimal() and int(value) > 0):
+        if value in (None, "auto") or _is_count(value):
             return value
         raise ValueError(
             f"pipeline.depth = {value!r} is neither a number of groups (1 or more) nor 'auto'."
@@ -137,7 +143,7 @@ class Pipeline(Section):
     @field_validator("fast_lane", mode="before")
     @classmethod
     def _fast_lane_is_a_number_or_a_word(cls, value: Any) -> Any:
-        if value in ("auto", "off") or (str(value).isdecimal() and int(value) > 0):
+        if value in ("auto", "off") or _is_count(value):
             return value
         raise ValueError(
             f"pipeline.fast_lane = {value!r} is neither a number of engines (1 or more) nor 'auto' nor 'off'."

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from env_servers.python_tir.run_code import RunCodeRequest
+from openrlhf_tir.config.catalog import value_at
+from openrlhf_tir.config.flags import Parser, add_config_flags, overrides_of
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.protocol import StepRequest
@@ -28,6 +32,17 @@ from openrlhf_tir.protocol import StepRequest
         ({"envs.sums.step_timeout_s": 3601}, r"envs.sums.step_timeout_s = 3601.*3600"),
         ({"train.max_steps": True}, r"train.max_steps = True"),
         ({"actor.dual_clip": True}, r"actor.dual_clip = True"),
+        ({"train.env_mask_from": True}, r"train\.env_mask_from = True .*'never'"),
+        ({"actor.gradient_checkpointing_layers": True}, r"actor\.gradient_checkpointing_layers = True .*'auto'"),
+        ({"reward.weights": {"env": True}}, r"reward\.weights = \{'env': True\}"),
+        ({"actor.eps_clip_low_high": [0.2, False]}, r"actor\.eps_clip_low_high = \[0\.2, False\]"),
+        ({"train.max_steps": "9" * 20}, r"train\.max_steps = '9+' .*64 bits"),
+        ({"pipeline.depth": "9" * 5000}, r"pipeline\.depth = '9"),
+        ({"pipeline.fast_lane": "9" * 5000}, r"pipeline\.fast_lane = '9"),
+        ({"pipeline.fast_lane": "00"}, r"pipeline\.fast_lane = '00'.*'off'"),
+        ({"env.options": {"ends": [float("nan")]}}, r"env\.options = \{'ends': \[nan\]\} .*finite"),
+        ({"env.options": {"day": date(2026, 1, 2)}}, r"env\.options = .* in quotes\."),
+        ({"env.tools": ["[" * 5000]}, r"^env\.tools: .*JSON"),
         (
             {"train.max_epochs": 50, "train.max_steps": 24, "pipeline.max_staleness": 99},
             r"train\.max_epochs = 50\D.* 50\b",
@@ -46,6 +61,22 @@ def test_what_is_at_the_bounds_is_accepted():
     assert StepRequest(session_id="s", step_id=0, action="", deadline_s=env.step_timeout_s)
     assert RunCodeRequest(code="", language="python", run_timeout=env.code_timeout_s)
     assert load(None, {"reward.weights": {"math": 0, "env": 1}}).reward.weights["env"] == 1
+
+
+@pytest.mark.parametrize("value", ["2026-01-02", "9" * 5000, "[" * 5000])
+def test_an_option_on_the_command_line_that_toml_has_no_value_for_is_text(value):
+    parser = Parser(allow_abbrev=False)
+    add_config_flags(parser)
+    args = parser.parse_args(["--env.options", f"name={value}"])
+    assert overrides_of(args) == {"env.options": {"name": value}}
+
+
+@pytest.mark.parametrize("setting", ["actor.model_name_or_path", "critic.model_name_or_path", "sft.eval_dataset"])
+def test_unset_in_a_recipe_takes_a_text_back_that_the_recipe_below_sets(setting, tmp_path):
+    section, _, name = setting.partition(".")
+    (tmp_path / "below.toml").write_text(f'[{section}]\n{name} = "somewhere"\n[algo.advantage]\nestimator = "gae"\n')
+    (tmp_path / "above.toml").write_text(f'extends = "below.toml"\n[{section}]\n{name} = "unset"\n')
+    assert value_at(load(str(tmp_path / "above.toml")), setting) == ""
 
 
 @pytest.mark.parametrize(

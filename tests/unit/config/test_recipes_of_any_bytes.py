@@ -129,6 +129,8 @@ def test_a_bad_value_is_not_followed_by_complaints_about_the_default_that_replac
         "[critic]\nvalue_clip = 'unset'",
         "[logger]\ntensorboard_dir = 'unset'",
         "[reward.options]\n'a b.c' = 1.5\nd = true\ne = 'x'",
+        "[data]\napply_chat_template = true\n[data.chat_template_options]\nempty = {}",
+        "[env.options]\nbudget_message = true\n[envs.calc]\noptions = {}",
     ],
 )
 def test_the_shown_config_keeps_what_is_unset_and_the_options(recipe, text, only_changes):
