@@ -39,20 +39,26 @@ def ranks_of_machine(
     if "num_gpus_per_node" in cfg.actor.model_fields_set or not runs_here(cfg, environ):
         return cfg
     here = gpu_count() if gpus is None else gpus
+    ring = cfg.ds.ring_attn_size
     if fine_tuning:
-        return _with_ranks(
-            cfg, _most_ranks(here, cfg.sft.batch_size, cfg.ds.ring_attn_size, sharing=cfg.ds.ring_attn_size)
-        )
+        return _with_ranks(cfg, _most_ranks(here, ring, cfg.sft.batch_size, cfg.sft.batch_size))
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
-    # As many as a batch divides over: the rules refuse another number.
     samples = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt
-    return _with_ranks(cfg, _most_ranks(here - engines - cfg.reward.replicas, samples, cfg.ds.ring_attn_size))
+    left = here - engines - cfg.reward.replicas
+    return _with_ranks(cfg, _most_ranks(left, ring, samples, cfg.train.batch_size or samples))
 
 
-def _most_ranks(gpus: int, samples: int, ring: int, sharing: int = 1) -> int:
-    """Return the most ranks, of `gpus` at most, in whole rings of `ring`, over which `samples` divide where `sharing`
-    ranks have the same ones; 1 where no number is one."""
-    return next((n for n in range(gpus, 0, -1) if n % ring == 0 and samples % (n // sharing) == 0), 1)
+def _most_ranks(gpus: int, ring: int, batch: int, update: int) -> int:
+    """Return the most ranks that the rules accept; 1 if they accept no number.
+
+    Args:
+        gpus: Ranks at most.
+        ring: Ranks that share their sequences.
+        batch: Samples that must divide over the rings.
+        update: Samples of an update, of which every ring needs one.
+    """
+    most_rings = min(gpus // ring, update)
+    return next((rings * ring for rings in range(most_rings, 0, -1) if batch % rings == 0), 1)
 
 
 def _with_ranks(cfg: Config, ranks: int) -> Config:
