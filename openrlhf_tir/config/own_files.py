@@ -32,8 +32,10 @@ BARE = {"train.agent_func_path": "AgentExecutor", "reward.remote_url": "reward_f
 OWN = "own"
 """Directory of the copies, in the run's directory."""
 
-_FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
-"""Without an attribute, the only class of the file may be meant (env.file); elsewhere `plugins.load` refuses it."""
+FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
+"""The name of a function or class in a file.
+
+Without an attribute, the only class of the file may be meant (env.file); elsewhere `plugins.load` refuses it."""
 _TABLE = re.compile(r".+\.ya?ml")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
 OUR_PACKAGES = {"openrlhf_tir", "env_servers", "miniatures"}
@@ -96,7 +98,7 @@ def absolute(directory: Path) -> Callable[[str], str]:
     """
 
     def change(name: str) -> str:
-        if m := _FILE.fullmatch(name):
+        if m := FILE.fullmatch(name):
             path = directory / os.path.expanduser(m["path"])
             return f"{os.path.normpath(path.absolute())}{m['attribute'] or ''}"
         if _TABLE.fullmatch(name):  # verl's tool configuration, which is read beside the modules that it names
@@ -122,7 +124,7 @@ def files_of(cfg: Config) -> list[Path]:
     files: dict[Path, None] = {}
 
     def note(name: str) -> str:
-        if m := _FILE.fullmatch(name):
+        if m := FILE.fullmatch(name):
             files[Path(m["path"])] = None
         return name
 
@@ -140,7 +142,7 @@ def has_user_code(cfg: Config) -> bool:
 
     renamed(cfg.model_dump(), note)
     modules = [m["module"].partition(".")[0] for name in names if (m := _MODULE.fullmatch(name))]
-    return any(_FILE.fullmatch(name) or _TABLE.fullmatch(name) for name in names) or not set(modules) <= OUR_PACKAGES
+    return any(FILE.fullmatch(name) or _TABLE.fullmatch(name) for name in names) or not set(modules) <= OUR_PACKAGES
 
 
 def copied(path: Path, directory: Path) -> Path:
@@ -170,7 +172,7 @@ def by_content(tree: Mapping[str, Any]) -> dict[str, Any]:
     """
 
     def change(name: str) -> str:
-        m = _FILE.fullmatch(name)
+        m = FILE.fullmatch(name)
         if m is None:
             return name
         path = Path(m["path"])
@@ -228,7 +230,7 @@ def freeze(cfg: Config, directory: Path | None = None) -> Config:
     copy_of = {str(path): str(copied(path, directory)) for path in files}
 
     def change(name: str) -> str:
-        m = _FILE.fullmatch(name)
+        m = FILE.fullmatch(name)
         return f"{copy_of[m['path']]}{m['attribute'] or ''}" if m else name
 
     return Config.model_validate(renamed(cfg.model_dump(), change)) if copy_of else cfg

@@ -16,7 +16,7 @@ from .problems import Problems
 from .settings import RECIPES, find_recipe, read_recipe
 from .toml_file import dump
 
-_NAMED = re.compile(r"(?P<name>[^=]+:\w+)(?P<rest>=.*)?")
+_NAMED = re.compile(r"(?P<name>[^=]+(?::\w+|\.py))(?P<rest>=.*)?")
 
 
 def pack(args: Sequence[str], directory: Path, caller: Path) -> list[str]:
@@ -31,19 +31,20 @@ def pack(args: Sequence[str], directory: Path, caller: Path) -> list[str]:
         ConfigError: The recipe cannot be read.
     """
     out: list[str] = []
-    for i, arg in enumerate(args):
+    for before, arg in zip(["", *args], args, strict=False):
         flag, equals, value = arg.partition("=")
-        if flag == "--recipe" and equals:
-            out.append(f"--recipe={_recipe(value, directory, caller)}")
-        elif i and args[i - 1] == "--recipe":
-            out.append(_recipe(arg, directory, caller))
-        elif equals and (named := own_files.with_attribute(flag.removeprefix("--"), value)) != value:
-            out.append(f"{flag}={_own(named, directory, caller)}")
+        if arg.startswith("--") and equals:
+            out.append(f"{flag}={_value(flag, value, directory, caller)}")
         else:
-            out.append(
-                _own(own_files.with_attribute(args[i - 1].removeprefix("--"), arg) if i else arg, directory, caller)
-            )
+            out.append(_value(before, arg, directory, caller))
     return out
+
+
+def _value(flag: str, value: str, directory: Path, caller: Path) -> str:
+    """Return the name of the copy of what `value`, the word behind `flag`, names; any other value as it is."""
+    if flag == "--recipe":
+        return _recipe(value, directory, caller)
+    return _own(own_files.with_attribute(flag.removeprefix("--"), value), directory, caller)
 
 
 def _recipe(name: str, directory: Path, caller: Path) -> str:
@@ -67,7 +68,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _own(arg: str, directory: Path, caller: Path) -> str:
-    """Replace `path/file.py:name`, also as a key of reward.weights (`path/file.py:name=0.5`), by its copy."""
+    """Replace `path/file.py:name` or `path/file.py`, also as a key (`path/file.py:name=0.5`), by its copy."""
     m = _NAMED.fullmatch(arg)
     if m and (copied := _copied(own_files.absolute(caller)(m["name"]), directory)):
         return f"{copied}{m['rest'] or ''}"
@@ -75,13 +76,13 @@ def _own(arg: str, directory: Path, caller: Path) -> str:
 
 
 def _copied(name: str, directory: Path) -> str | None:
-    """Copy the file of "/abs/file.py:name", and return the copy's name relative to the parent of `directory`.
+    """Copy the file of "/abs/file.py:name" or "/abs/file.py", and return its name relative to the parent of
+    `directory`.
 
     Return None if there is no such file.
     """
-    where, _, attribute = name.rpartition(":")
-    path = Path(where)
-    if not where.endswith(".py") or not path.is_file():
+    named = own_files.FILE.fullmatch(name)
+    if named is None or not Path(named["path"]).is_file():
         return None
-    copy = own_files.copied(path, directory)
-    return f"{copy.relative_to(directory.parent)}:{attribute}"
+    copy = own_files.copied(Path(named["path"]), directory)
+    return f"{copy.relative_to(directory.parent)}{named['attribute'] or ''}"

@@ -41,6 +41,26 @@ def test_a_recipe_and_its_files_become_copies_that_find_each_other(home, tmp_pat
     assert (Path(where).parent, name, Path(where).read_text()) == (sent, "score", (home / "mine.py").read_text())
 
 
+def test_a_file_that_is_named_without_its_only_class_is_copied_too(home, tmp_path):
+    (home / "maze.py").write_text("class Maze: ...\n")
+    (home / "mine.toml").write_text('[env]\nfile = "maze.py"\n')
+    sent = tmp_path / "repo/.job-1"
+    args = pack(["--recipe=mine.toml", "--envs.a.file", "maze.py", "--envs.b.file=maze.py"], sent, home)
+    (copy,) = sent.glob("maze-*.py")
+    name = f".job-1/{copy.name}"
+    assert args == ["--recipe=.job-1/recipe.toml", "--envs.a.file", name, f"--envs.b.file={name}"]
+    assert load(str(sent / "recipe.toml")).env.file == str(copy)
+
+
+def test_a_flag_and_its_file_may_be_one_word(home, tmp_path):
+    flags = ["--reward.name=mine.py:score", "--reward.weights=mine.py:score=0.5", "--reward.remote_url=mine.py"]
+    name, weights, remote = pack(flags, tmp_path / "repo/.job-1", home)
+    (copy,) = (tmp_path / "repo/.job-1").iterdir()
+    assert name == f"--reward.name=.job-1/{copy.name}:score"
+    assert weights == f"--reward.weights=.job-1/{copy.name}:score=0.5"
+    assert remote == f"--reward.remote_url=.job-1/{copy.name}:reward_func"
+
+
 def test_a_recipe_of_the_package_and_plain_values_stay(tmp_path):
     args = [
         "--recipe=zerotir_7b",
