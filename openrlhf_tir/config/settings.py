@@ -269,13 +269,41 @@ def _known_keys_only(table: Mapping[str, Any], path: Path, problems: Problems) -
 
 
 def _joined(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge tables; a reward.name in `over` replaces the weighted sum of `base`, which would hide it, and the sum's
-    tables of options."""
-    reward = over.get("reward", {})
-    base_reward = base.get("reward", {})
-    if "name" in reward and "weights" not in reward and base_reward.get("weights"):
-        base = {**base, "reward": {k: v for k, v in base_reward.items() if k not in ("weights", "options")}}
-    return merge(base, over)
+    """Merge tables. A reward or a turn protocol that `over` names replaces that of `base` with its options, which
+    another one would refuse."""
+    kept = dict(base)
+    if "env" in kept:
+        kept["env"] = _without_options(kept["env"], over.get("env", {}), "protocol", "options")
+    if "reward" in kept:
+        kept["reward"] = _without_replaced_reward(kept["reward"], over.get("reward", {}))
+    if ENVS in kept:
+        kept[ENVS] = {name: _joined_env(env, over.get(ENVS, {}).get(name, {})) for name, env in kept[ENVS].items()}
+    return merge(kept, over)
+
+
+def _joined_env(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the tables of one environment, as `_joined` does those of all."""
+    kept = _without_options(base, over, "protocol", "options")
+    if "reward" in kept:
+        kept["reward"] = _without_replaced_reward(kept["reward"], over.get("reward", {}))
+    return merge(kept, over)
+
+
+def _without_options(base: Mapping[str, Any], over: Mapping[str, Any], method: str, options: str) -> dict[str, Any]:
+    """Return a section without `options` if `over` has another value of the setting `method`, for which they are."""
+    replaced = method in base and over.get(method, base[method]) != base[method]
+    return {key: value for key, value in base.items() if not (replaced and key == options)}
+
+
+def _without_replaced_reward(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return [reward] without what `over` replaces: a weighted sum by a name, which it would hide, a name by a sum or
+    another name."""
+    kept = _without_options(base, over, "group", "group_options")
+    if base.get("weights"):
+        replaced = "name" in over and not over.get("weights")
+    else:
+        replaced = bool(over.get("weights")) or ("name" in base and over.get("name", base["name"]) != base["name"])
+    return {key: value for key, value in kept.items() if not (replaced and key in ("weights", "options"))}
 
 
 def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, Any]:

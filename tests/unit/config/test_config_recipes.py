@@ -7,7 +7,8 @@ import re
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.config.settings import RECIPES, load, to_toml
+from openrlhf_tir.config.settings import RECIPES, load, nest, to_toml
+from openrlhf_tir.config.toml_file import dump
 from openrlhf_tir.errors import ConfigError
 
 
@@ -46,6 +47,43 @@ def test_a_recipe_that_extends_itself_is_refused(tmp_path):
 
 def test_overrides_win_over_the_recipe(tmp_path):
     assert load(write(tmp_path, "r.toml", "[actor]\nl2 = 0.1\n"), {"actor.l2": "0.3"}).actor.l2 == 0.3
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "options"),
+    [
+        ({"name": "zerotir", "options": {"a": 1}}, {"name": "zerotir", "options": {"b": 2}}, {"a": 1, "b": 2}),
+        ({"options": {"a": 1}}, {"name": "zerotir"}, {"a": 1}),
+        ({"name": "zerotir", "options": {"a": 1}}, {"name": "math", "options": {"b": 2}}, {"b": 2}),
+        ({"name": "zerotir", "options": {"a": 1}}, {"weights": {"env": 1.0}}, {}),
+        ({"weights": {"env": 1.0}, "options": {"env": {"reduce": "max"}}}, {"name": "math"}, {}),
+        (
+            {"weights": {"env": 1.0}, "options": {"env": {"reduce": "max"}}},
+            {"weights": {"math": 1.0}},
+            {"env": {"reduce": "max"}},
+        ),
+    ],
+)
+@pytest.mark.parametrize("section", ["reward", "envs.calc.reward"])
+def test_options_of_a_reward_stay_with_it_and_go_with_it(tmp_path, section, base, over, options):
+    write(tmp_path, "base.toml", dump(nest({section: base})))
+    child = write(tmp_path, "child.toml", f'extends = "base.toml"\n{dump(nest({section: over}))}')
+    (environment,) = load(child).environments.values()
+    reward = environment.reward
+    assert (reward.options, bool(reward.weights)) == (options, "weights" in over)
+
+
+def test_options_of_a_group_reward_and_of_a_protocol_go_with_them(tmp_path):
+    write(tmp_path, "base.toml", '[reward]\ngroup = "otc"\ngroup_options = { c = 4 }\n')
+    write(
+        tmp_path, "mid.toml", 'extends = "base.toml"\n[env]\nprotocol = "searchr1"\noptions = { max_turn_tokens = 5 }'
+    )
+    child = write(
+        tmp_path, "child.toml", 'extends = "mid.toml"\n[env]\nprotocol = "tagged"\n[reward]\ngroup = "unset"\n'
+    )
+    cfg = load(child)
+    assert (cfg.env.protocol, cfg.env.options, cfg.reward.group, cfg.reward.group_options) == ("tagged", {}, None, {})
+    assert load(child, {"env.options": {"after": "x"}}).env.options == {"after": "x"}
 
 
 def test_an_unknown_recipe_key_names_the_nearest_and_the_file(tmp_path):
