@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import psutil
 
 from ..config import Config
+from ..config.sections.train import CLOSE_BEFORE_LIMIT_S
 from ..errors import Stopped
 from ..machine.launcher import seconds_up
 from ..machine.process_memory import all_processes
@@ -35,8 +36,6 @@ CLOSE_S = 60.0
 remainder."""
 DIE_S = 10.0
 """Seconds for the kernel to end killed processes. Tens of GiB of memory take a moment to free."""
-CLOSE_BEFORE_LIMIT_S = 10.0
-"""Seconds that closing usually takes. They are kept free between the grace and the job's time limit."""
 
 
 class StopSignals:

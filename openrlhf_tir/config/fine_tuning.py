@@ -6,9 +6,11 @@ A recipe of RL may be given too: its model, ranks and DeepSpeed settings count, 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from ..errors import Problem
 from . import rules
 from .catalog import all_settings
 from .flags import add_config_flags, overrides_and_problems, unknown_flags
@@ -96,7 +98,7 @@ def config_of(args: argparse.Namespace, problems: Problems) -> Config:
         if name not in USED
     )
     used = {name: value for name, value in overrides.items() if name in USED}
-    cfg = alone(attempt(args.recipe, used, problems, rules.violations_of_fine_tuning, ranks_of=RANKS_OF))
+    cfg = alone(attempt(args.recipe, used, problems, _violations, ranks_of=RANKS_OF))
     if "eval.steps" in used and cfg.eval.steps > 0 and not cfg.sft.eval_dataset:  # a recipe may have it for RL
         problems.add(
             f"--eval.steps {cfg.eval.steps} has no effect without sft.eval_dataset. Give held-out rows, or leave it"
@@ -104,6 +106,11 @@ def config_of(args: argparse.Namespace, problems: Problems) -> Config:
             code="no_effect",
         )
     return cfg
+
+
+def _violations(cfg: Config) -> Iterator[Problem]:
+    """Yield a problem for every rule that the configuration breaks without what a recipe of RL adds to it."""
+    return rules.violations_of_fine_tuning(alone(cfg))
 
 
 def _plain(value: Any) -> Any:
@@ -114,11 +121,11 @@ def _plain(value: Any) -> Any:
 
 
 def alone(cfg: Config) -> Config:
-    """Return the configuration without what a recipe of RL adds to a learner: critic, reference model, temperature,
-    Muon, whose learning rate is another one, and engines that compute beside it."""
+    """Return the configuration without what a recipe of RL adds to a learner: critic, reference model, temperature, the
+    balance of a mixture's experts, Muon, whose learning rate is another one, and engines that compute beside it."""
     return cfg.model_copy(
         update={
-            "actor": cfg.actor.model_copy(update={"optim": "adam"}),
+            "actor": cfg.actor.model_copy(update={"optim": "adam", "aux_loss_coef": 0.0}),
             "algo": Algo(),
             "critic": Critic(),
             "ref": Ref(),

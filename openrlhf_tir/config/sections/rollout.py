@@ -341,11 +341,11 @@ def external_agents_sample_from_all_tokens(c: Config) -> Iterator[Fault]:
 @rule("rollout.vllm_generate_batch_size")
 def sync_samples_one_batch(c: Config) -> Iterator[Fault]:
     at_a_time = c.rollout.vllm_generate_batch_size
-    if at_a_time is not None and at_a_time > c.rollout.batch_size and c.pipeline.mode == "sync":
+    if at_a_time is not None and at_a_time > c.rollout.batch_size and c.pipeline.plan.is_preset:
         yield (
             f"rollout.vllm_generate_batch_size = {at_a_time} is more than rollout.batch_size ="
-            f" {c.rollout.batch_size}, and pipeline.mode = 'sync' samples one batch at a time. Lower it, or use"
-            " --pipeline.mode pipeline."
+            f" {c.rollout.batch_size}, and pipeline.mode = '{c.pipeline.mode}' samples one batch at a time. Lower it,"
+            " or use --pipeline.mode pipeline."
         )
 
 

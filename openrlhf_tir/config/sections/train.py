@@ -18,6 +18,8 @@ TRAINED_TOKENS = refused("which tokens are trained at which update follows from 
 
 NEWEST_WHOLE = "newest_whole"
 """Value of train.resume_from: the newest checkpoint that is complete and undamaged."""
+CLOSE_BEFORE_LIMIT_S = 10.0
+"""Seconds that closing usually takes. They are kept free between train.stop_grace_s and train.save_before_s."""
 SAME_UPDATES = Resume("reported", "if the updates per batch stay the same; refused otherwise")
 
 
@@ -280,8 +282,8 @@ def one_agent_writes_the_responses(c: Config) -> Iterator[Fault]:
 def run_has_time_before_its_limit(c: Config) -> Iterator[Fault]:
     limit = c.train.save_before_s
     grace = c.train.stop_grace_s
-    if limit is not None and limit <= grace:
+    if limit is not None and limit <= grace + CLOSE_BEFORE_LIMIT_S:
         yield (
-            f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop"
-            " before it begins. Raise the first."
+            f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g} and the"
+            f" {CLOSE_BEFORE_LIMIT_S:g} s that closing takes: the run would stop before it begins. Raise the first."
         )

@@ -181,9 +181,9 @@ def test_the_alarm_that_rays_own_handler_sets_before_ours_does_not_abort_the_clo
 
 
 def test_the_time_limit_of_the_job_asks_like_a_signal(started):
-    process, child = started("polite", "1.0", "0.6")
+    process, child = started("polite", "1.0", "11")
     _, said = process.communicate(timeout=120)
-    assert process.returncode == STOPPED and gone(child) and "train.save_before_s = 0.6 s" in said
+    assert process.returncode == STOPPED and gone(child) and "train.save_before_s = 11 s" in said
 
 
 @pytest.mark.parametrize("started_by", ["a launcher", "a command of its child"])

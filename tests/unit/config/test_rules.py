@@ -32,6 +32,11 @@ BROKEN = [
         {"pipeline.mode": "sync", "rollout.batch_size": 8, "rollout.vllm_generate_batch_size": 9},
     ),
     (
+        "rollout.vllm_generate_batch_size",
+        "sync_samples_one_batch",
+        {"pipeline.mode": "one_step", "rollout.batch_size": 8, "rollout.vllm_generate_batch_size": 9},
+    ),
+    (
         "rollout.routing_replay",
         "routing_replay_gets_the_experts_of_tokens",
         {"rollout.routing_replay": True, "rollout.agent": "external"},
@@ -157,7 +162,7 @@ BROKEN = [
         "one_agent_writes_the_responses",
         {"train.agent_func_path": "agent.py", "rollout.agent": "external"},
     ),
-    ("train.save_before_s", "run_has_time_before_its_limit", {"train.save_before_s": 1.0, "train.stop_grace_s": 2.0}),
+    ("train.save_before_s", "run_has_time_before_its_limit", {"train.save_before_s": 12.0, "train.stop_grace_s": 2.0}),
     # environments
     ("envs.guess.share", "environment", {**TWO_ENVIRONMENTS, "envs.calc.share": 1.0}),
     (
@@ -185,7 +190,7 @@ BROKEN_IN_FINE_TUNING = [
         {"sft.max_len": 2000, "train.max_tokens_per_gpu": 1000},
     ),
     ("ds.ring_attn_size", "shared_sequences_are_supported", {**SHARED, "actor.num_gpus_per_node": 3}),
-    ("train.save_before_s", "run_has_time_before_its_limit", {"train.save_before_s": 1.0, "train.stop_grace_s": 2.0}),
+    ("train.save_before_s", "run_has_time_before_its_limit", {"train.save_before_s": 12.0, "train.stop_grace_s": 2.0}),
 ]
 
 
