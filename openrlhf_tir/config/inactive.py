@@ -64,18 +64,20 @@ def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool
             for condition in setting.active_when:
                 if is_default and not condition.of_default:
                     continue
-                configs = list(alone.values()) if of_environment and not condition.of_run else [cfg]
-                if not any(map(condition.holds, configs)):
-                    section = f"envs.{next(iter(alone))}" if len(configs) > 1 else "env"
-                    yield _inactive(name, condition, configs[0], section)
+                configs = alone if of_environment and not condition.of_run else {"": cfg}
+                if not any(map(condition.holds, configs.values())):
+                    first = next(iter(configs))
+                    section = f"envs.{first}" if first in cfg.envs else "env"
+                    yield _inactive(name, condition, configs[first], section)
         for environment in cfg.envs if of_environment else ():
             flag = f"envs.{environment}.{name.removeprefix('env.')}"
             only = alone[environment]
             if flag in given and value_at(only, name) != value_at(default, name):
                 for condition in setting.active_when:
                     if not condition.of_run and not condition.holds(only):
-                        fact = _inactive(name, condition, only).fact
-                        yield InactiveSetting(flag, in_section(fact, f"envs.{environment}"))
+                        section = f"envs.{environment}"
+                        fact = _inactive(name, condition, only, section).fact
+                        yield InactiveSetting(flag, in_section(fact, section))
 
 
 def _inactive(name: str, condition: Condition, cfg: Config, section: str = "env") -> InactiveSetting:
@@ -87,7 +89,8 @@ def _inactive(name: str, condition: Condition, cfg: Config, section: str = "env"
         cfg: The configuration with the values; of several environments, that of the one in `section`.
         section: The environment whose values are shown, as the message names it.
     """
-    others = [other for other in dict.fromkeys(settings_in(condition.text)) if other != name]
+    unnamed = {name} if section == "env" else {name, "env.name"}  # [envs.NAME] has no setting for its name
+    others = [other for other in dict.fromkeys(settings_in(condition.text)) if other not in unnamed]
     values = ", ".join(f"{other} = {shown(value_at(cfg, other), 60)}" for other in others).replace("= None", "unset")
     here = f"here ({in_section(values, section)})" if values else "here"
     return InactiveSetting(name, f"{here}: it only applies {condition.text}")

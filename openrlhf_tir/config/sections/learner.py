@@ -348,9 +348,10 @@ class Ds(Section):
     share_prompts: bool = setting(
         True,
         description=(
-            "With packing_samples: compute a prompt that several responses in one micro batch follow once, forwards and"
-            " backwards. The gradient stays the same."
+            "Compute a prompt that several responses in one micro batch follow once, forwards and backwards. The"
+            " gradient stays the same."
         ),
+        active_when=Condition("with ds.packing_samples", lambda c: c.ds.packing_samples),
     )
     ring_attn_size: int = setting(
         1,

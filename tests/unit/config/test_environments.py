@@ -104,6 +104,11 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
     _, wrong = parsed("--envs.calc.url", "http://x", "--envs.calc.workers", "4")
     (line,) = wrong
     assert line.startswith("--envs.calc.workers ") and "envs.calc.url" in line
+    for flag in ("--env.code_timeout_s", "--envs.guess.code_timeout_s"):
+        _, wrong = parsed("--envs.calc.server", "echo", flag, "9")
+        (line,) = wrong
+        assert line.startswith(f"{flag} has no effect here (envs.")
+        assert "envs.calc.server = 'echo'" in line or "envs.guess.server unset" in line
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
             r"--critic\.max_norm.*critic\.optim = 'muon'",
         ),
         ("--actor.gradient_checkpointing_layers 3", r"actor\.gradient_checkpointing_enable = False"),
+        ("--ds.share_prompts false", r"--ds\.share_prompts.*ds\.packing_samples = False"),
         ("--ckpt.save_hf --ckpt.save_steps -1", r"--ckpt\.save_hf.*ckpt\.save_steps.*-1"),
         (
             "--env.code_timeout_s 3 --env.name echo",
