@@ -16,10 +16,19 @@ from .arms import Arm
 
 
 class Check(NamedTuple):
-    """One demand on the figures, as a sentence with its values."""
+    """One demand on the figures.
+
+    Attributes:
+        said: The demand and its values as a sentence, for people.
+        ok: Whether it holds.
+        value: What was measured.
+        bar: The bound on it.
+    """
 
     said: str
     ok: bool
+    value: float
+    bar: float
 
 
 class Figures(Mapping[str, float]):
@@ -104,8 +113,8 @@ def judged(miniature: Miniature, figures: Mapping[str, Mapping[str, float]]) -> 
 
 
 def at_least(what: str, value: float, bar: float) -> Check:
-    return Check(f"{what} is {value:.3f}, at least {bar:g} is asked", value >= bar)
+    return Check(f"{what} is {value:.3f}, at least {bar:g} is asked", value >= bar, value, bar)
 
 
 def at_most(what: str, value: float, bar: float) -> Check:
-    return Check(f"{what} is {value:.3f}, at most {bar:g} is asked", value <= bar)
+    return Check(f"{what} is {value:.3f}, at most {bar:g} is asked", value <= bar, value, bar)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from env_servers.adapters.tau.env import GREETING, TauEnv
+from env_servers.adapters.tau.env import ACTION, GREETING, TauEnv
 from env_servers.functions.task import UserLine
 
 TYPES = """
@@ -149,7 +149,7 @@ async def test_a_wrong_call_is_answered_with_the_error_and_is_not_a_fault(packag
         (call("cancel", order="9"), "refused", "Error: order not found"),
         (call("fly"), "unknown_function", "Unknown action fly"),
         (call("respond", content="1250"), "bad_call", "respond is not a function"),
-        ("cancel it", "bad_call", "Send"),
+        ("cancel it", "bad_call", ACTION),
     ):
         step = await env.step(text, 10)
         assert (step.outcome, step.signals["error_type"], step.reward) == ("model_error", kind, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -47,7 +48,7 @@ async def test_a_rollout_that_does_not_end_is_a_failure_and_frees_its_worker(tmp
     async with asyncio.timeout(300):
         await agent.work()
     await runner.cleanup()
-    assert [set(e) for e in ends] == [{"failed"}] * 2 and "within 0.05 s" in ends[0]["failed"]
+    assert [set(e) for e in ends] == [{"failed"}] * 2 and re.search(r" 0\.05 s\b.*--rollout-timeout", ends[0]["failed"])
     assert agent.ended == {"rewarded": 0, "failed": 2}
 
 

@@ -228,9 +228,11 @@ def test_an_hour_of_the_toy_shows_a_leak_of_a_descriptor_or_a_fifth_of_a_mib_an_
         ]
 
     assert faults() == []
-    assert "MiB an update" in faults(leaked_mib=0.2)[-1]
+    of_memory = faults(leaked_mib=0.2)[-1]
+    grew = on.soak.watch.growth()["ray::RolloutActor"]
+    assert f" {grew['memory_mib_per_update']} " in of_memory and f" {grew['updates']} " in of_memory
     (of_descriptors,) = faults(leaked_descriptors=1.0)
-    assert "descriptors" in of_descriptors
+    assert f" {on.soak.watch.growth()['ray::RolloutActor']['descriptors_max']} " in of_descriptors
 
 
 def test_the_first_updates_of_a_process_are_no_growth():

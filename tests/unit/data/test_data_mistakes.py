@@ -79,7 +79,7 @@ def test_the_report_is_not_written_over_the_rows_that_stay(flag, here, capsys):
         ),
         (
             "check rows.jsonl --row-schema xlm",
-            "Known: bfcl_multi_turn, dapo, hammer, orz, question_answer, searchr1,",
+            ": bfcl_multi_turn, dapo, hammer, orz, question_answer, searchr1,",
         ),
         ("check rows.jsonl --bogus 1", "`openrlhf-tir data check`.*'--bogus'"),
         ("check rows.jsonl --input_key x", "'--input_key'.*--input-key"),

@@ -45,7 +45,7 @@ def test_the_line_says_what_is_waited_for_and_what_became_of_the_groups():
     assert re.fullmatch(r"\w+ 20 \(.* 3 .* python\)", rolling) and re.findall(r"\d+", rolled) == ["40", "12"]
     assert re.fullmatch(r"\w+ 28 \(accuracy_low 25, too_long 3\)", dropped)
     assert re.fullmatch(r"\w+ 2 \(timeout 2\)", failed)
-    assert speed.startswith("1,204 sampled ") and first_step.endswith(" 1:20")
+    assert speed.startswith("1,204 ") and first_step.endswith(" 1:20")
 
 
 def test_a_line_is_due_after_the_seconds_of_silence_and_not_before():

@@ -133,12 +133,12 @@ def test_a_command_without_a_learner_needs_neither_its_gpus_nor_those_of_a_push(
     one = replace(GPUS, gpus=1)
     check(run, training=False, machine=one)
     check(run, training=False, machine=CPU)
-    with pytest.raises(ConfigError, match=r"^1 learner .* 2 GPUs, .* 1\b"):
+    with pytest.raises(ConfigError, match=r"^1 .* 2 GPUs, .* 1\b.*actor\.num_gpus_per_node"):
         check(run, machine=one)
     two_engines = load(None, {**ready, "vllm.num_engines": 2})
     with pytest.raises(ConfigError, match=r"^2 .* 2 GPUs, .* 1\b") as refused:
         check(two_engines, training=False, machine=one)
-    assert "learner" not in str(refused.value) and "actor.num_gpus_per_node" not in str(refused.value)
+    assert "actor." not in str(refused.value)
 
 
 def test_an_empty_address_of_a_cluster_is_none(ready, monkeypatch):
@@ -159,7 +159,7 @@ def test_on_one_gpu_sharing_it_is_named_where_it_helps(ready, monkeypatch, overr
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     one = replace(GPUS, gpus=1)
     said = refused(ready, one, **{"vllm__num_engines": 1, **overrides})
-    assert re.search(r"this machine has 1\b", said)
+    assert re.search(rf" {2 if helps else 3} GPUs, .* 1\b", said)
     assert [name in said for name in ("train.share_gpus", "vllm.kv_cache_mib")] == [helps] * 2
     if helps:
         shared = {"vllm.num_engines": 1, "train.share_gpus": True, "vllm.kv_cache_mib": 4096}
@@ -578,4 +578,4 @@ def test_of_rows_of_one_shape_the_first_is_rendered_and_all_if_it_cannot_be_show
         (tmp_path / "d.jsonl").write_text("\n".join(rows) + "\n")
         run = {**ready, "rollout.batch_size": 1, "data.apply_chat_template": True, "data.on_bad_row": "skip"}
         facts = check(load(None, run), machine=CPU)
-        assert any(fact.startswith(f"{good} problems") for fact in facts)
+        assert any(re.match(rf"{good} .*d\.jsonl", fact) for fact in facts)

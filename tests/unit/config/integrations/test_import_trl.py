@@ -271,7 +271,7 @@ def test_what_of_a_fine_tuning_is_not_taken_over_is_said(imported):
         "        pass\n\n\nmodel = AutoModelForCausalLM.from_pretrained('m', load_in_4bit=True)\n"
         "Mine(model, SFTConfig(), train_dataset='rows', max_seq_length=512).train()\n"
     )
-    assert all(word in told for word in ("Mine (compute_loss)", "4 or 8 bits", "SFTTrainer(max_seq_length=...)"))
+    assert all(word in told for word in ("Mine (compute_loss)", "(ds.param_dtype)", "SFTTrainer(max_seq_length=...)"))
 
 
 @pytest.mark.parametrize("given", ["cosine_with_restarts", "cosine_with_min_lr"])
@@ -323,7 +323,7 @@ def test_a_yaml_file_of_arguments_is_read_and_flags_win(imported, tmp_path, caps
     assert (cfg.actor.learning_rate, cfg.rollout.n_samples_per_prompt) == (3e-6, 2)
     out = ["--out", str(tmp_path / "r.toml")]
     assert main(["import-trl", *out, str(tmp_path / "train.py"), "--config", "nowhere.yaml"]) == 2
-    assert "--config nowhere.yaml: there is no such file" in capsys.readouterr().err
+    assert "--config nowhere.yaml: " in capsys.readouterr().err
 
 
 def test_arguments_that_are_one_setting_each_are_taken_over(imported):
@@ -999,7 +999,7 @@ trainer = GRPOTrainer(model, right, train_dataset="rows"{given})
 def test_adapters_that_reach_neither_trainer_nor_model_are_not_trained(imported, more, given, rank):
     _, path, told = imported(OF_CONFIGS.format(more=more, given=f", args=config{given}"))
     assert load(str(path), {}).ds.lora.rank == rank
-    assert bool(re.search(r"LoraConfig\S* reaches neither", told)) == (rank != 16 or "unused" in more)
+    assert bool(re.search(r"line \d+: \w*LoraConfig\(\.\.\.\) ", told)) == (rank != 16 or "unused" in more)
 
 
 GIVEN = """
@@ -1138,7 +1138,7 @@ def test_a_config_that_the_trainer_is_not_given_is_not_read(imported, more, give
     _, path, told = imported(OF_CONFIGS.format(more=more, given=given))
     cfg = load(str(path), {})
     assert (cfg.actor.learning_rate, cfg.rollout.temperature) == (rate, temperature)
-    assert ("GRPOConfig(...) reaches neither" in told) == (given != ", args=config")
+    assert bool(re.search(r"line \d+: GRPOConfig\(\.\.\.\) ", told)) == (given != ", args=config")
 
 
 @pytest.mark.parametrize(
@@ -1154,7 +1154,7 @@ def test_a_config_that_the_trainer_is_not_given_is_not_read(imported, more, give
 )
 def test_only_the_trainer_s_model_counts_as_quantised(imported, more, is_said):
     _, _, told = imported(OF_CONFIGS.format(more=more, given=", args=config"))
-    assert ("4 or 8 bits" in told) == is_said
+    assert ("(ds.param_dtype)" in told) == is_said
 
 
 def test_a_switch_that_only_a_run_knows_is_said(imported):
