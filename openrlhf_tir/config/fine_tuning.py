@@ -122,7 +122,7 @@ def _plain(value: Any) -> Any:
 
 def alone(cfg: Config) -> Config:
     """Return the configuration without what a recipe of RL adds to a learner: critic, reference model, temperature, the
-    balance of a mixture's experts, Muon, whose learning rate is another one, and engines that compute beside it."""
+    balance of a mixture's experts, Muon, whose learning rate is another one, and engines beside it or on its GPUs."""
     return cfg.model_copy(
         update={
             "actor": cfg.actor.model_copy(update={"optim": "adam", "aux_loss_coef": 0.0}),
@@ -132,5 +132,6 @@ def alone(cfg: Config) -> Config:
             "rollout": Rollout(),
             "envs": {},
             "pipeline": ALONE,
+            "train": cfg.train.model_copy(update={"colocate_all": False, "share_gpus": False}),
         }
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .sections.envs import OF_THE_REWARD_MODEL
+
 ROLE_RANKS = "Leave it out: the reference and the critic live on the policy's ranks. Size these with actor.{}."
 
 REMOVED: dict[str, str] = {
@@ -100,9 +102,17 @@ REMOVED: dict[str, str] = {
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 
 
+REMOVED_FROM_ENVIRONMENTS = {
+    f"reward.{field}": f"Set reward.{field}: all environments of a run share one reward model."
+    for field in OF_THE_REWARD_MODEL
+}
+"""Name in [reward] of a setting that only [envs.NAME.reward] has lost -> remedy."""
+
+
 def remedy(name: str) -> str | None:
     """Return what to do instead of a setting that was removed; None for any other name."""
-    return REMOVED.get(shared_name(name))
+    shared = shared_name(name)
+    return REMOVED.get(shared) or (REMOVED_FROM_ENVIRONMENTS.get(shared) if shared != name else None)
 
 
 def shared_name(name: str) -> str:

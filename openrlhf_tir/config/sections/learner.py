@@ -419,7 +419,7 @@ rule("ds.ring_attn_size", commands=("train", "sft"))(sequence_parallel.shared_se
 rule("ds.ring_attn_size", reads_estimator=True)(sequence_parallel.critic_sees_whole_sequences)
 
 
-@rule("ds.zpg")
+@rule("ds.zpg", commands=("train", "sft"))
 def secondary_partition_divides_the_ranks(c: Config) -> Iterator[Fault]:
     ranks = c.actor.world_size
     if ranks % min(c.ds.zpg, ranks):

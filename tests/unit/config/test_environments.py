@@ -13,7 +13,7 @@ from openrlhf_tir.config.environments import entry_of, without_calls
 from openrlhf_tir.config.flags import Parser, add_config_flags, config_from
 from openrlhf_tir.config.own_files import files_of, freeze
 from openrlhf_tir.config.problems import Problems
-from openrlhf_tir.config.settings import load, to_toml
+from openrlhf_tir.config.settings import load, load_former, to_toml
 from openrlhf_tir.errors import ConfigError
 
 TWO = """
@@ -172,11 +172,17 @@ def test_the_url_of_an_environments_remote_reward_makes_that_the_reward_as_in_th
     assert (calc.reward.used, calc.reward.remote_url) == (mixed["reward.weights"], "http://host:2")
 
 
-def test_environments_share_the_runs_reward_model(two):
+def test_environments_share_the_runs_reward_model(two, tmp_path):
     judged = load(two, {"envs.calc.reward.name": "model", "reward.model_name_or_path": "org/judge"})
     assert judged.environments["calc"].reward.model_name_or_path == "org/judge", "no matter what [reward] is"
-    with pytest.raises(ConfigError, match=r"'envs\.calc\.reward\.model_name_or_path'.*'reward\.model_name_or_path'"):
-        load(two, {"envs.calc.reward.name": "model", "envs.calc.reward.model_name_or_path": "org/judge"})
+    own = {"envs.calc.reward.name": "model", "envs.calc.reward.model_name_or_path": "org/judge"}
+    with pytest.raises(
+        ConfigError, match=r"'envs\.calc\.reward\.model_name_or_path'.* reward\.model_name_or_path"
+    ) as e:
+        load(two, own)
+    assert e.value.problems[0].code == "removed_setting"
+    (tmp_path / "config.toml").write_text('[envs.calc.reward]\nmodel_name_or_path = "org/judge"\n')
+    assert [*load_former(tmp_path / "config.toml").environments] == ["calc"], "a run that has it can be looked at"
 
 
 def test_a_recipes_mistake_in_a_section_names_the_recipe(tmp_path):

@@ -59,10 +59,11 @@ def test_a_recipe_of_rl_gives_model_and_ranks_and_nothing_of_its_rollouts():
 
 
 def test_what_a_recipe_of_rl_has_for_its_own_optimiser_breaks_no_rule_of_a_fine_tuning(tmp_path):
-    (tmp_path / "rl.toml").write_text('[actor]\noptim = "muon"\naux_loss_coef = 0.01\n[reward]\nname = "env"\n')
+    (tmp_path / "rl.toml").write_text('[actor]\noptim = "muon"\naux_loss_coef = 0.01\n[train]\ncolocate_all = true\n')
     shared = "--actor.num_gpus_per_node 2 --ds.ring_attn_size 2 --ds.packing_samples --ds.attn_implementation sdpa"
     cfg = config("--recipe", str(tmp_path / "rl.toml"), "--sft.dataset", "d.jsonl", *shared.split())
     assert (cfg.actor.optim, cfg.actor.aux_loss_coef, cfg.ds.ring_attn_size) == ("adam", 0.0, 2)
+    assert not cfg.engines_beside_ranks, "its learner has torch's AdamW, not the one whose states leave the GPU"
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,7 @@ BROKEN_IN_FINE_TUNING = [
         {"sft.max_len": 2000, "train.max_tokens_per_gpu": 1000},
     ),
     ("ds.ring_attn_size", "shared_sequences_are_supported", {**SHARED, "actor.num_gpus_per_node": 3}),
+    ("ds.zpg", "secondary_partition_divides_the_ranks", {"ds.zpg": 2, "actor.num_gpus_per_node": 3}),
     ("train.save_before_s", "run_has_time_before_its_limit", {"train.save_before_s": 12.0, "train.stop_grace_s": 2.0}),
 ]
 
