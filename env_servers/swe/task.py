@@ -21,8 +21,11 @@ from env_servers.python_tir.files import MAX_ENTRIES, NAME_BYTES, PATH_BYTES
 
 
 def _listed(value: Any) -> Any:
-    """Return a list that may be given as JSON text, as SWE-bench keeps its own."""
-    return json.loads(value) if isinstance(value, str) else value
+    """Return a list that may be given as JSON text, as SWE-bench keeps its own. Raises ValueError."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except RecursionError:
+        raise ValueError("the list is nested too deeply. Give a list of names of tests.") from None
 
 
 TestNames = Annotated[list[str], BeforeValidator(_listed)]
@@ -97,7 +100,7 @@ class SweTask(BaseModel):
                 f" {NAME_BYTES} bytes, {PATH_BYTES} together."
             )
         directories = {above for path in self.files for above in _parents(path)}
-        if both := sorted(directories & set(self.files)):
+        if both := sorted(directories & {*self.files, *self.tests}):
             raise ValueError(f"files: {both[0]!r} is a file and a directory. Name one of both otherwise.")
         if (entries := len(directories) + len(self.files)) > MAX_ENTRIES:
             raise ValueError(

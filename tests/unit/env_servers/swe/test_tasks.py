@@ -238,6 +238,8 @@ async def test_a_row_may_contain_its_whole_repository_without_the_hidden_tests()
         ({"files": {"a/../../f.py": ""}}, ": 'a/../../f.py' "),
         ({"files": {".git/hooks/f.py": ""}}, ": '.git/hooks/f.py' "),
         ({"files": {"a.py": "", "a.py/b.py": ""}}, r": 'a\.py' (?!.*255)"),
+        ({"files": {"f.py": "", "test_f.py/data.txt": ""}}, r"files: 'test_f\.py' is a file and a directory"),
+        ({"PASS_TO_PASS": "[" * 100_000}, "PASS_TO_PASS\n.* nested"),
         ({"files": {"a/b.py": "", "a/b.py/c/d.py": ""}}, r": 'a/b\.py' (?!.*255)"),
         ({"files": {"f.py": "", "x" * 256: ""}}, ": 'x+' .* 255 "),
         ({"files": {"f.py": "", "ä" * 128: ""}}, ": 'ä+' .* 255 "),
