@@ -209,13 +209,24 @@ def image_of(task: SweTask, template: str | None) -> str:
             "Start one without for bundled repositories, and for those that a row brings."
         )
     if task.image:
-        return task.image
+        return _checked_image(task.image)
     if template is None or not task.instance_id:
         raise ValueError(
             f"the row of {task.repo} names no image, and --image or its instance_id is missing."
             " Add the row's field `image`, or both of these."
         )
     name = task.instance_id.lower()
-    return template.format(
-        instance_id=task.instance_id, instance_s=name.replace("__", "_s_"), instance_1776=name.replace("__", "_1776_")
+    return _checked_image(
+        template.format(
+            instance_id=task.instance_id,
+            instance_s=name.replace("__", "_s_"),
+            instance_1776=name.replace("__", "_1776_"),
+        )
     )
+
+
+def _checked_image(name: str) -> str:
+    """Return the name of an image. Raises ValueError for one that the command `docker` would take for a flag."""
+    if name.startswith("-"):
+        raise ValueError(f"image = {name!r} is not the name of an image, which begins with a letter or a digit.")
+    return name

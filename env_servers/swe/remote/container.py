@@ -25,6 +25,10 @@ MARGIN_S = 10.0
 """Seconds added to the deadline of an action until its answer must come; OpenHands' own client adds 5."""
 
 
+MAX_TOTAL_BYTES = 4 * MAX_BYTES
+"""Bytes of all unpacked files of a download together. A small zip may unpack to gigabytes."""
+
+
 class Container:
     """One running container."""
 
@@ -84,18 +88,27 @@ class Container:
         )
 
     async def download(self, directory: str) -> dict[str, bytes]:
-        """Return the files below a directory, by path. Files that are too large are left out. Raises RuntimeFault."""
+        """Return the files below a directory, by path.
+
+        A file of more than MAX_BYTES is left out, and one that exceeds what those before it leave of MAX_TOTAL_BYTES.
+
+        Raises:
+            RuntimeFault: The container failed, or answered no zip.
+        """
         body = await self._http.ask(
             "GET", f"{self._url}/download_files", self._headers, repeatable=True, params={"path": directory}
         )
         files: dict[str, bytes] = {}
+        bytes_left = MAX_TOTAL_BYTES
         try:
             with zipfile.ZipFile(io.BytesIO(body)) as archive:
                 for info in archive.infolist()[:100]:
+                    limit = min(MAX_BYTES, bytes_left)
                     with archive.open(info) as file:
-                        content = file.read(MAX_BYTES + 1)
-                    if len(content) <= MAX_BYTES:
+                        content = file.read(limit + 1)
+                    if len(content) <= limit:
                         files[info.filename] = content
+                        bytes_left -= len(content)
         except Exception as e:  # each kind of compression has its own exceptions
             raise RuntimeBroken(f"{self._url}/download_files answered no zip ({type(e).__name__}: {e}).") from None
         return files

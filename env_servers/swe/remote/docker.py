@@ -111,14 +111,17 @@ class Docker(Containers):
 
         Raises:
             ImageUnavailable: Docker says that there is no such image.
-            RuntimeBroken: It failed otherwise.
+            RuntimeBroken: It failed otherwise, or could not be run.
         """
         pipe = asyncio.subprocess.PIPE
         null = asyncio.subprocess.DEVNULL
         environment = {**os.environ, KEY_ENV: key} if key else None
-        process = await asyncio.create_subprocess_exec(
-            "docker", *arguments, stdin=null, stdout=pipe, stderr=pipe, env=environment
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                "docker", *arguments, stdin=null, stdout=pipe, stderr=pipe, env=environment
+            )
+        except OSError as e:  # no process is left, or the command is gone
+            raise RuntimeBroken(f"docker {arguments[0]} could not be run: {e}") from None
         try:
             out, errors = await process.communicate()
         finally:

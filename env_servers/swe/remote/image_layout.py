@@ -14,7 +14,7 @@ from env_servers.swe.task import SweTask
 
 from .container import Container
 from .faults import ImageUnfit
-from .jobs import run_job
+from .jobs import run_setup
 
 _EXPORTS = (
     "export GIT_{role}_NAME=repository GIT_{role}_EMAIL=repository@localhost GIT_{role}_DATE='1735689600 +0000'\n"
@@ -61,7 +61,7 @@ class ImageLayout:
 async def prepare_repository(container: Container, task: SweTask, layout: ImageLayout) -> str:
     """Cut off the repository's history. Return the id of the only commit. Raises RuntimeFault."""
     script = IDENTITY + PREPARE.format(root=shlex.quote(layout.root), commit=shlex.quote(task.base_commit or ""))
-    done = await run_job(container, script, {}, layout.work_s)
+    done = await run_setup(container, script, {}, layout.work_s)
     base = done.out.get("base", b"").decode("ascii", "replace").strip()
     if done.status != 0 or not base:
         raise ImageUnfit(

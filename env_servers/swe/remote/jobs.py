@@ -84,6 +84,20 @@ async def run_job(container: Container, script: str, files: Mapping[str, bytes],
         raise
 
 
+async def run_setup(container: Container, script: str, files: Mapping[str, bytes], seconds: float) -> Done:
+    """Run a script in which no code of the model runs, as `run_job`.
+
+    Raises:
+        RuntimeFault: As `run_job`. RuntimeLate also if the script reached its limit: the container is slow.
+    """
+    done = await run_job(container, script, files, seconds)
+    if done.status in TIME_LIMIT:
+        raise RuntimeLate(
+            f"a script of git took more than {seconds:g} s in the container (--runtime-timeout): {done.log}"
+        )
+    return done
+
+
 async def _ended(container: Container, directory: str, seconds: float) -> Done:
     """Wait for the end of a script."""
     try:

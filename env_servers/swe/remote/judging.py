@@ -35,7 +35,7 @@ from env_servers.swe.task import SweTask
 from .container import Container
 from .faults import ImageUnfit, LostInTests, RowBroken, RuntimeBroken, RuntimeFault
 from .image_layout import ImageLayout
-from .jobs import TIME_LIMIT, Done, run_job
+from .jobs import TIME_LIMIT, Done, run_job, run_setup
 
 JUDGE = """here=$PWD
 cd {root} || exit 91
@@ -63,7 +63,7 @@ READ_ONE = """[ ! -f {path} ] || cp {path} "$here/out/true.{number}"
 git show HEAD:{path} > "$here/out/seen.{number}" 2> /dev/null || rm -f "$here/out/seen.{number}"
 """
 TESTS = """here=$PWD
-{{ {setup}; }} || exit 90
+{{ {setup}; }} || exit
 {placed}
 cd {root} && exec python "$here/tests.py" > /dev/null 2>&1
 """
@@ -201,7 +201,7 @@ async def _laid_out(container: Container, task: SweTask, layout: ImageLayout, pa
     guards = {verb: GUARD.format(root=root, setup=layout.setup, verb=verb) for verb in ("keep", "restore")}
     plugins = PLUGINS.format(root=root, setup=layout.setup)
     script = JUDGE.format(root=root, plugins=plugins, **guards)
-    done = await run_job(container, script, files, layout.work_s)
+    done = await run_setup(container, script, files, layout.work_s)
     if done.status == DOES_NOT_APPLY:
         return Report(False, "patch_does_not_apply", detail=done.log)
     if done.status == TEST_PATCH_BROKEN:
@@ -218,9 +218,12 @@ async def _laid_out(container: Container, task: SweTask, layout: ImageLayout, pa
 async def _read_tests(
     container: Container, layout: ImageLayout, paths: Sequence[str]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Return the test files as they are laid out, and as the model could see them."""
+    """Return the test files as they are laid out, and as the model could see them. Raises RuntimeFault."""
     parts = [READ_ONE.format(path=shlex.quote(path), number=i) for i, path in enumerate(paths)]
-    done = await run_job(container, READ.format(root=shlex.quote(layout.root)) + "".join(parts), {}, layout.work_s)
+    script = READ.format(root=shlex.quote(layout.root)) + "".join(parts)
+    done = await run_setup(container, script, {}, layout.work_s)
+    if done.status != 0:  # without its files no test would be falsified
+        raise RuntimeBroken(f"the tests could not be read in the container (exit {done.status}): {done.log}")
     true = {path: done.out[f"true.{i}"] for i, path in enumerate(paths) if f"true.{i}" in done.out}
     visible = {path: done.out[f"seen.{i}"] for i, path in enumerate(paths) if f"seen.{i}" in done.out}
     return true, visible
@@ -256,8 +259,7 @@ async def _tested(
         if not e.began:
             raise
         raise LostInTests(f"the container was lost while tests ran in it: {type(e).__name__}: {e}") from e
-    if done.status == 90:
-        raise ImageUnfit(f"the set-up failed in the container: {done.log}")
+    # Any other exit status may be the patched code's own. That the set-up works was seen when the patch was laid out.
     if done.status in TIME_LIMIT:
         return Outcome({}, "time_limit")
     return judge(done.out.get("report", b""), token, controls)

@@ -244,6 +244,7 @@ CHEATS = {
     ),
     "a file in place of their directory": (f"rm -r tests; echo no > tests; {MEND}", 1.0, "resolved", ["tests", TESTS]),
     "exit 0": ("echo 'import os; os._exit(0)' > src/lib.py", 0.0, "no_report", []),
+    "the exit of a set-up that failed": ("echo 'import os; os._exit(90)' > src/lib.py", 0.0, "no_report", []),
     "no repository any more": ("rm -rf .git", 0.0, "patch_failed", []),
     "a patch that is too large": ("head -c 600000 /dev/urandom | base64 > large", 0.0, "patch_too_large", []),
 }

@@ -8,9 +8,19 @@ import zipfile
 
 import pytest
 
-from env_servers.swe.remote.container import Container
-from env_servers.swe.remote.faults import RuntimeBroken
+from env_servers.swe.remote.backend import image_of
+from env_servers.swe.remote.container import MAX_TOTAL_BYTES, Container
+from env_servers.swe.remote.docker import Docker, DockerOptions
+from env_servers.swe.remote.faults import RuntimeBroken, RuntimeLate
+from env_servers.swe.remote.http import RuntimeHttp
+from env_servers.swe.remote.image_layout import ImageLayout, prepare_repository
 from env_servers.swe.remote.jobs import run_job
+from env_servers.swe.remote.judging import _read_tests
+from env_servers.swe.task import SweTask
+
+TASK = SweTask.model_validate(
+    {"repo": "o/lib", "base_commit": "c", "test_patch": "x", "FAIL_TO_PASS": ["t.py::test_a"], "image": "lib"}
+)
 
 
 class Http:
@@ -55,3 +65,53 @@ async def test_a_status_that_is_no_number_is_a_broken_container(status):
     observation = {"observation": "run", "content": f"started ended: {status}"}
     with pytest.raises(RuntimeBroken):
         await run_job(container(json.dumps(observation).encode()), "", {}, 60.0)
+
+
+class ScriptEnds:
+    """A container's HTTP: every script ends with this exit status, and has written these files."""
+
+    def __init__(self, status: int, **out: bytes) -> None:
+        self._observation = {"observation": "run", "content": f"started ended: {status}"}
+        self._packed = io.BytesIO()
+        with zipfile.ZipFile(self._packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in out.items():
+                archive.writestr(name, content)
+
+    async def ask(self, method: str, url: str, *args, **kwargs) -> bytes:
+        return self._packed.getvalue() if url.endswith("/download_files") else json.dumps(self._observation).encode()
+
+
+async def test_a_container_that_is_too_slow_to_be_prepared_is_late_and_no_unfit_image():
+    slow = Container(ScriptEnds(124, log=b"so far"), "http://c", "id", "")
+    with pytest.raises(RuntimeLate, match=r"60 s .*--runtime-timeout.*so far"):
+        await prepare_repository(slow, TASK, ImageLayout())
+
+
+@pytest.mark.parametrize(("status", "fault"), [(91, RuntimeBroken), (137, RuntimeLate)])
+async def test_a_patch_is_not_believed_because_its_tests_cannot_be_read(status, fault):
+    with pytest.raises(fault):
+        await _read_tests(Container(ScriptEnds(status), "http://c", "id", ""), ImageLayout(), ["t.py"])
+
+
+async def test_a_download_that_unpacks_to_gigabytes_is_cut():
+    files = {f"file{i}": bytes(12 << 20) for i in range(8)} | {"large": bytes(20 << 20), "exit": b"0"}
+    kept = await Container(ScriptEnds(0, **files), "http://c", "id", "").download("/out")
+    assert sum(map(len, kept.values())) <= MAX_TOTAL_BYTES
+    assert {"file0", "file4", "exit"} <= set(kept) and not {"file5", "large"} & set(kept)
+
+
+async def test_a_docker_command_that_cannot_be_run_is_a_fault_and_leaves_no_container(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    docker = Docker(RuntimeHttp(request_s=1.0, retries=0), DockerOptions(["serve"], 5.0, []))
+    with pytest.raises(RuntimeBroken, match="docker run could not be run"):
+        await docker.start("lib")
+    await docker.close()
+    assert docker.running == 0
+
+
+@pytest.mark.parametrize("image", ["-v=/:/host", "--privileged"])
+def test_a_row_cannot_give_flags_to_docker(image):
+    with pytest.raises(ValueError, match=f"image = '{image}'"):
+        image_of(TASK.model_copy(update={"image": image}), None)
+    with pytest.raises(ValueError, match=f"image = '{image}'"):
+        image_of(TASK.model_copy(update={"image": None, "instance_id": image}), "{instance_id}")
