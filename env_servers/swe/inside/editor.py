@@ -174,7 +174,9 @@ def _numbered(lines, first):
 def _listing(top):
     """Return the visible files and directories up to two levels below a directory."""
     paths = [top]
-    for directory, names, files in os.walk(top):
+    top = top.rstrip("/")
+    for directory, names, files in os.walk(top or "/"):
+        directory = directory.rstrip("/")
         depth = directory[len(top) :].count("/")
         if depth >= 2:
             names[:] = []

@@ -100,6 +100,16 @@ def test_view_numbers_lines_and_lists_directories(file):
             edit.run("view", str(file), {"view_range": bad})
 
 
+def test_a_directory_with_a_slash_at_its_end_is_listed_as_without(file):
+    (Path(file).parent / "a" / "b" / "c").mkdir(parents=True)
+    top = str(Path(file).parent)
+    listed = Editor().run("view", f"{top}/", {}).splitlines()
+    assert listed[2:] == Editor().run("view", top, {}).splitlines()[2:]
+    assert f"{top}/a/b/" in listed and f"{top}/a/b/c/" not in listed
+    levels = {path.rstrip("/").count("/") for path in Editor().run("view", "/", {}).splitlines()[2:-1]}
+    assert levels == {1, 2}
+
+
 def test_a_replaced_text_must_occur_exactly_once(file):
     edit = Editor()
     edit.run("str_replace", str(file), {"old_str": "three", "new_str": "3"})
