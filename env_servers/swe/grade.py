@@ -26,8 +26,8 @@ from .programs import bundle
 from .suite import Outcome, Suite, keeps_settings
 from .tree import EXECUTABLE, LINK, Tree
 
-MAX_PATCH_BYTES = 1 << 20
-"""Bytes of the largest patch that is graded."""
+MAX_PATCH_BYTES = 512 << 10
+"""Bytes of the largest patch. As base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
 APPLY_S = 60.0
 """Seconds to apply a patch: two commands of at most 20 s, and reading the files before and after."""
 

@@ -43,8 +43,6 @@ _FUNCTION_NAMES = {
     "ljust": "rjust",
     "rjust": "ljust",
     "sorted": "list",
-}
-_FUNCTION_NAMES |= {
     "startswith": "endswith",
     "endswith": "startswith",
     "lstrip": "rstrip",

@@ -21,12 +21,11 @@ from env_servers.python_tir.sandbox import SandboxError
 from env_servers.python_tir.warm.notebooks import Notebook, Notebooks
 
 from .busy import TIME_LIMIT, refuse_if_busy
+from .grade import MAX_PATCH_BYTES
 from .inside.workspace import GIT_S
 from .programs import bundle, unpacking
 from .tree import Tree, git_directory
 
-MAX_PATCH_BYTES = 512 << 10
-"""Bytes of the largest patch. As base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
 PATCH_S = 2 * GIT_S + 5.0
 """Seconds of the call that makes a patch, which runs git twice, however little time a command of the model has."""
 _OPEN = """

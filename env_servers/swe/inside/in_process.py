@@ -115,7 +115,7 @@ def main(token, chosen, control, plugins, repo="/tmp/repo", out=4):
     """Run the chosen tests and report their outcome.
 
     Args:
-        word: Token of this run.
+        token: Token of this run.
         chosen: Tests, as arguments of pytest.
         control: A name that no other file has, and the source of the controls.
         plugins: Name and module, or module:object, of the plugins that were installed before the patch.

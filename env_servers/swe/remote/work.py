@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from env_servers.swe.grade import Report
+from env_servers.swe.grade import MAX_PATCH_BYTES, Report
 from env_servers.swe.inside.workspace import DIFF
-from env_servers.swe.session import MAX_PATCH_BYTES, ToolResult, printable
+from env_servers.swe.session import ToolResult, printable
 
 from .container import Container
 from .faults import ImageUnfit, RuntimeFault
