@@ -187,7 +187,7 @@ def _check_same(directory: Path, cfg: Config, base: Path, number: int) -> None:
     """Raise ConfigError if the finished cold start had another base model or other settings."""
     settings = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
     begun_from = settings["actor"]["model_name_or_path"]
-    if begun_from != str(base):
+    if Path(begun_from).resolve() != base.resolve():  # another spelling of --run-dir is no other model
         raise ConfigError(
             f"The cold start in {directory} was made from {begun_from}, and now {base} is asked for. Give that model,"
             " another --run-dir, or --train.overwrite to begin anew.",

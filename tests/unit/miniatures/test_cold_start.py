@@ -130,6 +130,11 @@ def test_a_finished_cold_start_with_other_settings_is_told(tmp_path, started, ch
     assert all(word in str(refused.value) for word in named)
 
 
+def test_another_spelling_of_the_models_directory_is_no_other_model(tmp_path, started):
+    cfg = configured(tmp_path)
+    assert begin(cfg) == cold_start(cfg, Path("base").absolute(), Path("rows.jsonl"), 64)
+
+
 def test_a_finished_cold_start_from_another_model_is_told(tmp_path, started):
     begin(configured(tmp_path))
     with pytest.raises(ConfigError) as refused:
