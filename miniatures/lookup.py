@@ -16,6 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+from openrlhf_tir.machine.files import replace_text
+
 from .rows import Split, split_of
 
 HELD_OUT_OF = 8
@@ -321,5 +323,5 @@ def write_files(directory: Path, seed: int) -> Files:
     for path, rows in contents:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+            replace_text(path, text)
     return files

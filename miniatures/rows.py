@@ -1,4 +1,4 @@
-"""What rows of all miniatures have: a split, and files of JSON lines. Standard library only."""
+"""What rows of all miniatures have: a split, and files of JSON lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
+
+from openrlhf_tir.machine.files import replace_text
 
 Split = Literal["train", "test"]
 
@@ -22,6 +24,9 @@ def split_of(text: str, held_out_of: int = 10) -> Split:
 
 
 def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write rows as JSON lines; make the directory if it does not exist."""
+    """Write rows as JSON lines; make the directory if it does not exist.
+
+    The file is there as a whole or not at all: who is killed meanwhile leaves no part of it for a later start to use.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))

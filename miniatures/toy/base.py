@@ -26,6 +26,7 @@ from openrlhf_tir.cluster.nodes import has_gpus, only_here
 from openrlhf_tir.cluster.say import say
 from openrlhf_tir.cluster.services import Services
 from openrlhf_tir.config import Config
+from openrlhf_tir.machine.files import replace_text
 from openrlhf_tir.telemetry.progress import bar
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.publisher import WeightPublisher
@@ -169,5 +170,5 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     await publisher.close()
     sampled, greedy = measured[-1]
     record = lessons.record(base.taught, base.seed) | {"sampled": asdict(sampled), "greedy": asdict(greedy)}
-    (base.directory / lessons.FIGURES).write_text(json.dumps(record, indent=2))
+    replace_text(base.directory / lessons.FIGURES, json.dumps(record, indent=2))
     return sampled, greedy

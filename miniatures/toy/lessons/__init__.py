@@ -62,7 +62,7 @@ LESSONS = (
 
 
 def named(name: str) -> Lesson:
-    """Raises ConfigError for a lesson that is not known."""
+    """Return the lesson of a name. Raises ConfigError for a name that is not known."""
     if name not in LESSONS:
         raise unknown("--lesson", name, LESSONS, "A lesson is a file of miniatures/toy/lessons.")
     lesson: Lesson = import_module(f".{name}", __name__).LESSON
@@ -70,8 +70,10 @@ def named(name: str) -> Lesson:
 
 
 def digest(name: str) -> str:
-    """Another one where a lesson of this name has other examples, problems, gates or steps: a base of what it was is no
-    base."""
+    """Return a hash of a lesson's examples, problems, gates and steps.
+
+    A base that was made when the lesson had another hash is no base of it any more.
+    """
     lesson, rng = named(name), Random(name)
     examples = tokens.digest(lesson.draw(rng, tool_ratio) for tool_ratio in DRAWN_AT)
     examples += json.dumps([lesson.rows(ROWS, split, 0) for split in get_args(Split)], sort_keys=True)
@@ -80,14 +82,20 @@ def digest(name: str) -> str:
 
 
 def record(lesson: str, seed: int) -> dict[str, Any]:
-    """What a base's FIGURES says of how it was made; `is_base` asks it."""
+    """Return what a base's FIGURES says of how it was made, which `is_base` reads."""
     return {"seed": seed, "lesson": lesson, "digest": digest(lesson)}
 
 
 def is_base(figures: Path, lesson: str, seed: int) -> bool:
-    """Whether the file `figures` says that a base of this lesson, as it is now, and seed passed its gates."""
-    if not figures.exists():
+    """Return True if the file `figures` says that a base of this lesson, as it is now, and seed passed its gates.
+
+    A file that is missing, or that a crash of the machine has torn, says nothing.
+    """
+    try:
+        made = json.loads(figures.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return False
-    said = json.loads(figures.read_text())
-    same: bool = (said["seed"], said.get("lesson", QUICKSTART)) == (seed, lesson)
-    return same and said.get("digest") in (None, digest(lesson))  # None: made by a version that did not tell
+    if not isinstance(made, dict):
+        return False
+    is_same = (made.get("seed"), made.get("lesson", QUICKSTART)) == (seed, lesson)
+    return is_same and made.get("digest") in (None, digest(lesson))  # None: made by a version that did not tell

@@ -452,6 +452,13 @@ def test_a_base_is_known_by_its_seed_and_lesson(tmp_path):
     assert lessons.is_base(figures, "quickstart", 42), "one that a quickstart made before there were lessons"
 
 
+@pytest.mark.parametrize("torn", ["", '{"seed": 4', "[]", "{}"])
+def test_a_torn_record_of_a_base_is_no_base_and_no_failure(tmp_path, torn):
+    figures = tmp_path / lessons.FIGURES
+    figures.write_text(torn)
+    assert not lessons.is_base(figures, "quickstart", 42)
+
+
 @pytest.mark.parametrize(
     ("what", "value"),
     [("WEIGHTS", (9, 1, 1)), ("LESSON", replace(search.LESSON, gates={})), ("AGAIN", "Once more. ")],
