@@ -41,7 +41,8 @@ class BaseScores(Protocol):
 
 
 def figure(figures: BaseScores, name: str) -> float:
-    """The figure that a gate names: a field of it, or the mean of a part of the reward. What no response has is 0."""
+    """Return the figure that a gate names: a field of `figures`, or the mean of a part of the reward; 0 if no response
+    has it."""
     return float(figures.parts.get(name, 0.0) if name.startswith("reward/") else getattr(figures, name) or 0.0)
 
 
@@ -61,11 +62,15 @@ STEERED = "code_ratio"
 
 
 class Stage(NamedTuple):
+    """Some steps whose examples are solved by code with the probability `tool_ratio`."""
+
     steps: int
     tool_ratio: float
 
 
 class Batch(NamedTuple):
+    """The examples of one step, its learning rate, and the tool ratio by which the examples were drawn."""
+
     rows: list[ColdStartTrace]
     lr: float
     tool_ratio: float
@@ -73,7 +78,19 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; repairs from `repair_lr_ratio`."""
+    """The steps of a cold start and their learning rates.
+
+    The rate rises linearly for `warmup_steps`, then falls linearly over all stages.
+
+    Attributes:
+        stages: The stages, one after the other.
+        batch_size: Examples of a step.
+        lr: Peak of the learning rate.
+        warmup_steps: Steps until the peak.
+        final_lr_ratio: Rate of the last step, as a fraction of the peak.
+        repair_lr_ratio: Rate of a repair's first step, as a fraction of the peak.
+        max_repairs: Repairs after missed gates; then the cold start fails.
+    """
 
     stages: tuple[Stage, ...] = (Stage(760, 0.85), Stage(120, 0.36))
     batch_size: int = 16
@@ -85,6 +102,7 @@ class Schedule:
 
     @property
     def steps(self) -> int:
+        """Steps of all stages."""
         return sum(stage.steps for stage in self.stages)
 
     @property
@@ -93,7 +111,7 @@ class Schedule:
         return self.stages[-1].tool_ratio
 
     def lr_at(self, step: int) -> float:
-        """The learning rate of a step, which is 0 to steps-1."""
+        """Return the learning rate of a step, which is 0 to steps-1."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
@@ -101,15 +119,17 @@ class Schedule:
 
 
 def batches(schedule: Schedule, rng: Random, draw: Draw = draw_trace) -> Iterator[Batch]:
-    """The batches of the schedule proper; fresh problems in each."""
+    """Yield the batches of the schedule's stages, each of fresh problems."""
     ratios = [stage.tool_ratio for stage in schedule.stages for _ in range(stage.steps)]
     for step, ratio in enumerate(ratios):
         yield _batch(schedule, rng, draw, ratio, schedule.lr_at(step))
 
 
 def repair_batches(schedule: Schedule, stages: Sequence[Stage], rng: Random, draw: Draw) -> Iterator[Batch]:
-    """More batches after a missed gate. The learning rate falls anew: at one low rate, code that was wrong one time in
-    ten stayed so."""
+    """Yield the batches of a repair after a missed gate.
+
+    The learning rate falls anew: at one low rate, code that was wrong one time in ten stayed so.
+    """
     ratios = [stage.tool_ratio for stage in stages for _ in range(stage.steps)]
     high, low = schedule.repair_lr_ratio, schedule.final_lr_ratio
     for step, ratio in enumerate(ratios):
@@ -121,7 +141,7 @@ def _batch(schedule: Schedule, rng: Random, draw: Draw, ratio: float, lr: float)
 
 
 def check_gates(figures: BaseScores, gates: Gates = GATES) -> list[str]:
-    """One sentence per missed gate; empty when all are passed."""
+    """Return a sentence for each missed gate."""
     measured = {name: figure(figures, name) for name in gates}
     return [
         f"{name} {_shown(measured[name], lo, hi)} is outside {lo:.2f}..{hi:.2f}"
@@ -131,14 +151,14 @@ def check_gates(figures: BaseScores, gates: Gates = GATES) -> list[str]:
 
 
 def _shown(value: float, lo: float, hi: float) -> str:
-    """Three digits; six where three would be inside."""
+    """Return a figure with three decimals, or with six if it would seem to be inside with three."""
     return f"{value:.6f}" if lo <= round(value, 3) <= hi else f"{value:.3f}"
 
 
 def repair(
     figures: BaseScores, settled_ratio: float, gates: Gates = GATES, steered: str = STEERED
 ) -> tuple[list[Stage], float]:
-    """What to train next after a missed gate, and the tool ratio that it settles at.
+    """Return what to train next after a missed gate, and the tool ratio at which that settles.
 
     Code that does not work yet, or a broken format: more tool traces, then settle again. `steered` names the figure
     that the tool ratio decides (Lesson.steered): where it has a gate the ratio is moved by its distance from the gate's
@@ -157,7 +177,7 @@ def repair(
 
 
 def _missed(figures: BaseScores, name: str, gates: Gates) -> bool:
-    """A gate that there is none of is not missed."""
+    """Return True if a figure has a gate and is outside of it."""
     lo, hi = gates.get(name, (float("-inf"), float("inf")))
     return not lo <= figure(figures, name) <= hi
 
@@ -173,9 +193,22 @@ async def cold_start(
     steered: str = STEERED,
     on_step: Callable[[Batch, Mapping[str, float]], None] = lambda batch, metrics: None,
 ) -> BaseScores:
-    """Runs the schedule and, at most `max_repairs` times, a repair. Returns the figures that passed.
+    """Run the schedule and, at most `max_repairs` times, a repair. Return the figures that passed the gates.
 
-    Raises ColdStartError with the last figures when no repair helped; errors of learner and evaluation pass through."""
+    Args:
+        sft_step: Makes one update.
+        evaluate: Returns the figures of the model as it is.
+        seed: Seed of the examples.
+        schedule: Steps, learning rates, and the number of repairs.
+        draw: Draws an example.
+        gates: The figures that must lie in a range.
+        steered: As `repair`.
+        on_step: Called after each update with its batch and metrics.
+
+    Raises:
+        ColdStartError: No repair helped. The message has the last figures. Errors of learner and evaluation pass
+            through.
+    """
     rng = Random(f"cold_start/{seed}")
     ratio = schedule.settled_ratio
     todo = batches(schedule, rng, draw)

@@ -48,6 +48,6 @@ class Digits:
 
 
 def games(n: int, env: str) -> list[dict[str, Any]]:
-    """`n` data rows. The numbers differ all the same: each episode has a seed of its own."""
+    """Return `n` data rows for the environment `env`. Games of equal rows differ: each episode has its own seed."""
     meta = {"kind": KIND, "high": HIGH, "tries": TRIES}
     return [{"prompt": PROMPTS[i % len(PROMPTS)], "label": "-", "env": env, "meta": meta} for i in range(n)]

@@ -28,11 +28,15 @@ NAME, CONFIG, TRIES = "count_bits", {"min_n": 1, "max_n": 15}, 3
 DIFFERENT = 60
 """Rows that are made; more are these again. There are 15 questions, and a tiny model learns them by heart."""
 MAKING_S = 300.0
-"""The command takes some seconds, most of them to load reasoning-gym; a starved machine many more."""
+"""Deadline in seconds of the command, which takes some: most of them to load reasoning-gym."""
 
 
 def puzzles(n: int, env: str, split: str) -> list[dict[str, Any]]:
-    """`n` data rows. Raises ConfigError with what the command said, e.g. that reasoning-gym is not installed."""
+    """Return `n` data rows for the environment `env`.
+
+    Raises:
+        ConfigError: The command failed, for example because reasoning-gym is not installed, or took too long.
+    """
     with tempfile.TemporaryDirectory(prefix="tir-puzzles-") as directory:
         out = Path(directory) / "rows.jsonl"
         command = [

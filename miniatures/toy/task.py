@@ -22,7 +22,15 @@ from .puzzles import puzzles as puzzle_rows
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`code` prints the `answer`. `key` are the canonical operands: equal problems have equal keys."""
+    """A toy problem.
+
+    Attributes:
+        kind: Its kind.
+        question: The question.
+        code: One line of Python (with an import before it, if it needs one) that prints the answer.
+        answer: The answer.
+        key: The canonical operands: equal problems of a kind have equal keys.
+    """
 
     kind: str
     question: str
@@ -105,7 +113,7 @@ SHARES: dict[Callable[[Random], Problem], float] = {
 
 
 def draw(rng: Random, split: Split) -> Problem:
-    """One problem of `split`; kinds by their share."""
+    """Return a problem of `split`, of a kind that is drawn by SHARES."""
     (kind,) = rng.choices(list(SHARES), weights=list(SHARES.values()))
     while True:
         problem = kind(rng)
@@ -114,7 +122,7 @@ def draw(rng: Random, split: Split) -> Problem:
 
 
 def make_problems(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
-    """`n` data rows {"prompt", "label", "meta": {"kind"}}; the same rows for the same (n, split, seed)."""
+    """Return `n` data rows {"prompt", "label", "meta": {"kind"}}, the same ones for the same arguments."""
     rng = Random(f"{split}/{seed}")
     problems = (draw(rng, split) for _ in range(n))
     return [{"prompt": p.question, "label": str(p.answer), "meta": {"kind": p.kind}} for p in problems]
@@ -127,10 +135,17 @@ def write_splits(
     n_train: int = 4096,
     n_test: int = 256,
 ) -> None:
-    """Writes `train.jsonl` and `test.jsonl` of `rows_of(n, split, seed)`. The test set is the same for every seed, so
-    that runs compare."""
-    for n, split, of in zip((n_train, n_test), get_args(Split), (seed, 0), strict=True):
-        write_jsonl(rows_of(n, split, of), directory / f"{split}.jsonl")
+    """Write `train.jsonl` and `test.jsonl` to `directory`.
+
+    Args:
+        directory: Made if it does not exist.
+        seed: Seed of the training rows. The test rows are the same for every seed, so that runs compare.
+        rows_of: (number, split, seed) -> rows.
+        n_train: Number of training rows.
+        n_test: Number of test rows.
+    """
+    for number, split, split_seed in zip((n_train, n_test), get_args(Split), (seed, 0), strict=True):
+        write_jsonl(rows_of(number, split, split_seed), directory / f"{split}.jsonl")
 
 
 def write_data(
@@ -143,16 +158,26 @@ def write_data(
     game: str | None = None,
     puzzles: str | None = None,
 ) -> tuple[Path, Path]:
-    """Writes `train.jsonl` and `test.jsonl`; returns their paths. The test set is the same for every seed, so that runs
-    compare.
+    """Write `train.jsonl` and `test.jsonl` to `directory`, and return their paths.
 
-    env: name that the rows carry. game, puzzles: name of the environment of guess.py or puzzles.py, whose rows are
-    then every fourth."""
-    paths = directory / "train.jsonl", directory / "test.jsonl"
-    for path, n, split, of in zip(paths, (n_train, n_test), get_args(Split), (seed, 0), strict=True):
-        others = [*(games(n // 4, game) if game else ()), *(puzzle_rows(n // 4, puzzles, split) if puzzles else ())]
-        rows = [{**row, "env": env} if env else row for row in make_problems(n - len(others), split, of)]
+    Args:
+        directory: Made if it does not exist.
+        seed: Seed of the training rows. The test rows are the same for every seed, so that runs compare.
+        n_train: Number of training rows.
+        n_test: Number of test rows.
+        env: Name of the environment that the problems carry; None: they carry none.
+        game: Name of the environment of guess.py, whose rows are then every fourth; None: there are none.
+        puzzles: The same for puzzles.py.
+    """
+
+    def rows_of(number: int, split: Split, split_seed: int) -> list[dict[str, Any]]:
+        others = games(number // 4, game) if game else []
+        if puzzles:
+            others += puzzle_rows(number // 4, puzzles, split)
+        rows = [{**row, "env": env} if env else row for row in make_problems(number - len(others), split, split_seed)]
         for i, row in enumerate(others):
             rows.insert(4 * i, row)
-        write_jsonl(rows, path)
-    return paths
+        return rows
+
+    write_splits(directory, seed, rows_of, n_train, n_test)
+    return directory / "train.jsonl", directory / "test.jsonl"

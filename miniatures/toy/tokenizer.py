@@ -40,12 +40,12 @@ _BYTE_LEVEL_NAME = {"\n": "Ċ", " ": "Ġ"}
 
 
 def encode(text: str) -> list[int]:
-    """The ids that `build_tokenizer()` gives for ASCII text, without loading transformers."""
+    """Return the ids that `build_tokenizer()` gives for ASCII text, without loading transformers."""
     return [_ID[c] for c in text if c in _ID]
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """The tokenizer; what `save_pretrained` writes, AutoTokenizer and vLLM load."""
+    """Return the tokenizer. AutoTokenizer and vLLM load what its `save_pretrained` writes."""
     from transformers import Qwen2Tokenizer
 
     vocab = {_BYTE_LEVEL_NAME.get(c, c): i for c, i in _ID.items()} | {PAD: PAD_ID, EOS: EOS_ID}
@@ -62,4 +62,5 @@ def build_tokenizer() -> Qwen2Tokenizer:
 
 
 def save_tokenizer(directory: Path) -> None:
+    """Write the tokenizer to `directory`."""
     build_tokenizer().save_pretrained(directory)

@@ -30,6 +30,7 @@ ColdStartTrace = SftRow
 
 
 def prompt_of(question: str) -> str:
+    """Return the prompt that asks a question."""
     return USER_ASSISTANT.replace("{input}", question)
 
 
@@ -43,20 +44,20 @@ def _answer(answer: int, digit_weight: float) -> list[tuple[str, float]]:
 
 
 def tool_trace(problem: Problem) -> ColdStartTrace:
-    """The problem solved by its code; stdout keeps its newline."""
+    """Return a trace that solves the problem by its code. The output keeps the newline of `print`."""
     output = ZeroTir(max_calls=1).insertion(f"{problem.answer}\n")
     code = f"```python\n{problem.code}\n```"
     return trace_of([(prompt_of(problem.question), 0.0), (code, 1.0), (output, 0.0), *_answer(problem.answer, 1.0)])
 
 
 def text_trace(problem: Problem) -> ColdStartTrace:
-    """The answer without code."""
+    """Return a trace that answers without code."""
     return trace_of(
         [(prompt_of(problem.question), 0.0), *_answer(problem.answer, 1.0 if problem.kind == "add1" else GUESS)]
     )
 
 
 def draw_trace(rng: Random, tool_ratio: float) -> ColdStartTrace:
-    """A random training problem, solved with code with probability `tool_ratio`."""
+    """Return a trace of a random training problem, which is solved by code with the probability `tool_ratio`."""
     problem = draw(rng, "train")
     return tool_trace(problem) if rng.random() < tool_ratio else text_trace(problem)
