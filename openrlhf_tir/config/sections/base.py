@@ -28,6 +28,12 @@ class Section(BaseModel):
         return value
 
 
+def names_of(value: str | list[str]) -> list[str]:
+    """Return the names in a list, or in a text that separates them by commas."""
+    names = value.split(",") if isinstance(value, str) else value
+    return [name.strip() for name in names if name.strip()]
+
+
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay of a moving average: the share of the past that one step keeps."""
 NonNegative = Annotated[float, Field(ge=0)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import field_validator
 
 from ..setting import ALLOWED, Condition, Fault, refused, rule, setting
-from .base import Option, Section
+from .base import Option, Section, names_of
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -132,8 +132,7 @@ class Data(Section):
     @property
     def datasets(self) -> list[str]:
         """The data sets of data.prompt_dataset."""
-        names = self.prompt_dataset.split(",") if isinstance(self.prompt_dataset, str) else self.prompt_dataset
-        return [name.strip() for name in names if name.strip()]
+        return names_of(self.prompt_dataset)
 
     @field_validator("prompt_probs", mode="before")
     @classmethod

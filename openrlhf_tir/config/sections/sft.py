@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import field_validator
 
 from ..setting import Fault, rule, setting
-from .base import Section
+from .base import Section, names_of
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -102,8 +102,7 @@ class Sft(Section):
     @property
     def datasets(self) -> list[str]:
         """The data sets of sft.dataset."""
-        names = self.dataset.split(",") if isinstance(self.dataset, str) else self.dataset
-        return [name.strip() for name in names if name.strip()]
+        return names_of(self.dataset)
 
     @field_validator("mask_blocks", mode="after")
     @classmethod
