@@ -62,6 +62,10 @@ OF_VERL = re.compile(
 """The beginning of an override on a command line of verl."""
 
 
+KEY_VALUE = "KEY=VALUE"
+"""How the help shows the words of a table."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises ConfigError, so that every mistake leaves the program the same way."""
 
@@ -126,6 +130,8 @@ class _Set(argparse.Action):
             text = "false"
         elif self.nargs == "*" and values == ["[]"]:  # an empty list as a recipe writes it
             text = []
+        elif self.metavar == KEY_VALUE:  # a flag for each option adds to those before it
+            text = [*namespace.overrides.get(self.dest, ()), *values]
         else:
             text = values
         namespace.overrides = {**namespace.overrides, self.dest: text}
@@ -221,7 +227,7 @@ def _add(group, s: Setting, short: str | None, *, hidden: bool = False) -> None:
         group.add_argument(*names, nargs="?", const="true", metavar="BOOL", **options)
         group.add_argument(f"--no-{s.name}", **{**options, "nargs": 0, "help": argparse.SUPPRESS})
     elif kind is dict:
-        group.add_argument(*names, nargs="+", metavar="KEY=VALUE", **options)
+        group.add_argument(*names, nargs="+", metavar=KEY_VALUE, **options)
     elif kind is tuple:
         group.add_argument(*names, nargs="*" if _is_list(s.info.annotation) else "+", metavar="X", **options)
     else:

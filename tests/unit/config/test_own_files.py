@@ -52,6 +52,11 @@ def test_options_are_joined_from_recipe_and_flags(tmp_path, parser):
     assert load(None, overrides_of(args)).reward.weights == {"env": 1.0, "format": 0.1}
 
 
+def test_a_table_may_be_given_by_a_flag_for_each_entry_and_the_last_value_counts(parser):
+    args = parser.parse_args(["--reward.options", "c=5", "d=6", "--reward.options", "c=7", "--train.seed", "1"])
+    assert overrides_of(args)["reward.options"] == {"c": 7, "d": 6}
+
+
 def test_an_option_without_a_value_is_refused(parser):
     with pytest.raises(ConfigError) as e:
         overrides_of(parser.parse_args(["--reward.options", "c", "--filter.options", "=3"]))
