@@ -86,9 +86,9 @@ EnvFilter = create_model("EnvFilter", __base__=_Filter, __module__=__name__, **_
 
 if TYPE_CHECKING:
 
-    class NamedEnv(_NamedEnv):
-        reward: Section
-        filter: Section
+    class NamedEnv(_NamedEnv):  # the fields of the derived classes are unknown to a type checker
+        reward: Any
+        filter: Any
 
 else:
     NamedEnv = create_model(

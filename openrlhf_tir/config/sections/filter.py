@@ -114,8 +114,9 @@ class Filter(Section):
                 "filter.names has 'reward', which needs filter.reward_range, and that is unset. Set it, or leave"
                 " 'reward' out."
             )
-        for name in OPTION_OF.keys() & {*self.order}:
-            option = OPTION_OF[name]
+        for name, option in OPTION_OF.items():
+            if name not in self.order:
+                continue
             limit = self.options.get(option)
             is_share = name == "truncated"
             is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
@@ -134,14 +135,21 @@ class Filter(Section):
 
 @rule("filter.options")
 def options_are_those_of_a_filter(c: Config) -> Iterator[Fault]:
-    filters = [environment.filter for environment in c.resolved_environments.values()]
-    called = {name for own in filters for name in (*own.order, own.sample or "")}
-    unknown = {option for own in filters for option in own.options} - {*OPTION_OF.values()}
-    if unknown and not any(map(is_user_code, called)):
-        yield (
-            f"filter.options has {min(unknown)!r}, and only filters of your own have other options than"
-            f" {' and '.join(OPTION_OF.values())}. Correct it, or name your filter in filter.names."
-        )
+    filters_with: dict[str, list[Filter]] = {}
+    for name, environment in c.resolved_environments.items():
+        has_its_own = name in c.envs and c.envs[name].filter.options is not None
+        setting_name = f"{environment.prefix if has_its_own else ''}filter.options"
+        filters_with.setdefault(setting_name, []).append(environment.filter)
+    for setting_name, filters in filters_with.items():
+        called = {name for own in filters for name in (*own.order, own.sample or "")}
+        unknown = filters[0].options.keys() - OPTION_OF.values()
+        if unknown and not any(map(is_user_code, called)):
+            yield About(
+                setting_name,
+                f"{setting_name} has {min(unknown)!r}, and only filters of your own have other options than"
+                f" {' and '.join(OPTION_OF.values())}. Correct it, or name your filter in"
+                f" {setting_name.removesuffix('options')}names.",
+            )
 
 
 @rule("filter.names")

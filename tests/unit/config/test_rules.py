@@ -79,6 +79,15 @@ BROKEN = [
     ("filter.names", "filters_go_with_the_reward", {"filter.names": ["zerotir"]}),
     ("filter.options", "options_are_those_of_a_filter", {"filter.options": {"max_truncate": 0.5}}),
     (
+        "envs.guess.filter.options",
+        "options_are_those_of_a_filter",
+        {
+            **TWO_ENVIRONMENTS,
+            "envs.calc.filter.names": ["mine.py:keep"],
+            "envs.guess.filter.options": {"max_truncate": 0.5},
+        },
+    ),
+    (
         "envs.guess.filter.names",
         "filters_go_with_the_reward",
         {**TWO_ENVIRONMENTS, "envs.guess.filter.names": ["zerotir"]},
@@ -217,6 +226,11 @@ def test_every_rule_is_broken_by_one_of_these_configurations():
     of_fine_tuning = {code for _, code, _ in BROKEN_IN_FINE_TUNING}
     assert {rule.name for rule in RULES if "train" in rule.commands} == of_training - {"environment"}
     assert {rule.name for rule in RULES if "sft" in rule.commands} == of_fine_tuning
+
+
+def test_options_of_all_environments_are_for_the_filter_of_any_of_them():
+    overrides = {**TWO_ENVIRONMENTS, "filter.options": {"mine": 1}, "envs.calc.filter.names": ["mine.py:keep"]}
+    assert not problems_of(overrides, rules.violations)
 
 
 @pytest.mark.parametrize(
