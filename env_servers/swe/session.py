@@ -83,7 +83,10 @@ class Session:
         cell = await self._notebook.run(bundle("shell", "editor", "workspace") + _OPEN.format(arguments=arguments))
         if not cell.alive or cell.execution.stdout != b"{}\n":
             output = (cell.execution.killed or cell.execution.stderr[-500:].decode("utf-8", "replace")) or "nothing"
-            raise SandboxError(f"a session did not open; its output: {output}")
+            raise SandboxError(
+                f"a session did not open; its output: {output}. A repository that has no room needs a larger"
+                " --files-mib or --memory-mib."
+            )
         self._is_open = True
 
     def _packed_repository(self) -> str:
