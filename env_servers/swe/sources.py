@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from env_servers.python_tir.sandbox import SandboxError
 
@@ -82,6 +83,8 @@ class Sources:
         self._mirror = mirror
         self._apply = apply
         self._cached: OrderedDict[str, Source] = OrderedDict()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """The lock of each row that is being made; an entry lives as long as a session waits for it."""
 
     async def of(self, task: SweTask) -> Source:
         """Return the source of a task.
@@ -101,28 +104,34 @@ class Sources:
         return Source(source.name, {**source.tree, **changed}, source.suite)
 
     async def _row(self, task: SweTask) -> Source:
-        """Return the source of a row, from the mirror."""
-        key = task.model_dump_json()
-        if key not in self._cached:
-            tree = await self._checkout(task.repo, task.base_commit or "")
-            applied = await self._apply(tree, (task.test_patch or "").encode())
-            if applied["error"]:
-                raise ValueError(f"test_patch does not apply to {task.repo} at {task.base_commit}: {applied['error']}")
-            hidden = {path: base64.b64decode(data) for path, data in applied["files"].items()}
-            must_pass = list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
-            files = {name.partition("::")[0] for name in must_pass}
-            if lacking := sorted(file for file in files if file not in hidden and file not in tree):
-                raise ValueError(
-                    f"{task.repo} at {task.base_commit} has no {', '.join(lacking[:3])}, which FAIL_TO_PASS and"
-                    " PASS_TO_PASS name."
-                )
-            restored = {path: tree[path][1] for path in files if path in tree and path not in hidden}
-            suite = Suite({**restored, **hidden}, must_pass=must_pass, restored=tuple(applied["gone"]))
-            self._cached[key] = Source(task.repo.rpartition("/")[2], tree, suite)
+        """Return the source of a row, from the mirror. Sessions of a group begin at once: the first one makes it."""
+        key = task.model_dump_json(exclude={"max_turns"})
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            if key not in self._cached:
+                self._cached[key] = await self._made(task)
         self._cached.move_to_end(key)
         while len(self._cached) > MAX_CACHED:
             self._cached.popitem(last=False)
         return self._cached[key]
+
+    async def _made(self, task: SweTask) -> Source:
+        """Check a row out and apply its test patch. Raises as `of`."""
+        tree = await self._checkout(task.repo, task.base_commit or "")
+        applied = await self._apply(tree, (task.test_patch or "").encode())
+        if applied["error"]:
+            raise ValueError(f"test_patch does not apply to {task.repo} at {task.base_commit}: {applied['error']}")
+        hidden = {path: base64.b64decode(data) for path, data in applied["files"].items()}
+        must_pass = list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
+        files = {name.partition("::")[0] for name in must_pass}
+        if lacking := sorted(file for file in files if file not in hidden and file not in tree):
+            raise ValueError(
+                f"{task.repo} at {task.base_commit} has no {', '.join(lacking[:3])}, which FAIL_TO_PASS and"
+                " PASS_TO_PASS name."
+            )
+        restored = {path: tree[path][1] for path in files if path in tree and path not in hidden}
+        suite = Suite({**restored, **hidden}, must_pass=must_pass, restored=tuple(applied["gone"]))
+        return Source(task.repo.rpartition("/")[2], tree, suite)
 
     def _repository(self, repo: str) -> Path:
         """Return the directory of a repository in the mirror. Raises ValueError."""

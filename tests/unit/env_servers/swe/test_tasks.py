@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import shutil
@@ -191,6 +192,20 @@ async def test_a_row_has_the_files_that_its_repository_excludes_from_archives(mi
 async def test_a_row_that_cannot_be_started_is_named(mirror, change, message):
     with pytest.raises(ValueError, match=message):
         await Sources(mirror, applied).of(SweTask.model_validate({**ROW, **change}))
+
+
+async def test_the_sessions_of_a_group_share_one_checkout(mirror):
+    applications = []
+
+    async def counted(tree, patch):
+        applications.append(patch)
+        return await applied(tree, patch)
+
+    sources = Sources(mirror, counted)
+    rows = [SweTask.model_validate({**ROW, "max_turns": turns}) for turns in (3, 4, None, None)]
+    made = await asyncio.gather(*map(sources.of, rows))
+    assert len(applications) == 1 and all(source is made[0] for source in made)
+    assert not sources._locks, "nobody waits any more"
 
 
 async def test_a_slow_mirror_is_named_and_not_the_time_of_a_start(mirror, monkeypatch):
