@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
     @property
     def started(self) -> list[str]:
-        """What every command of an arm is told."""
+        """Flags of every command of an arm."""
         data = [
             "--data.prompt_dataset",
             str(self.base / "data/train.jsonl"),
@@ -60,14 +60,17 @@ class Place(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What an arm came to."""
+    """The figures of an arm by name, and its curves."""
 
     figures: dict[str, float]
     curves: Curves
 
 
 def tuning(place: Place, samples: int) -> Command:
-    """`openrlhf-tir sft` on so many of the lesson's examples, each once. Its model is in `directory`/model."""
+    """Return the command that fine-tunes the base on `samples` of the lesson's examples, each once.
+
+    Its model is in `directory`/model.
+    """
     directory, base = place.directory.with_name(f"{place.directory.name}_start"), place.base / "base"
     words = [
         "sft", "--recipe", "sft_cpu", "--run-dir", str(directory), "--train.seed", str(place.seed),
@@ -89,28 +92,37 @@ def tuning(place: Place, samples: int) -> Command:
 
 
 class Arm(Protocol):
+    """One side of a comparison."""
+
     @property
     def settings(self) -> str:
         """What tells this arm from one with other settings."""
         return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
-        """To be run one after the other."""
+        """Return the commands, which are run one after the other."""
 
     def read(self, place: Place) -> Read:
-        """After all of them have ended well."""
+        """Return the figures and curves, after all commands have ended well."""
 
 
 @dataclass(frozen=True)
 class Train(Arm):
-    """`flags` in addition to the recipe's and the protocol's, `figures` (of MEASURES) in addition to the usual ones."""
+    """An arm: RL from the base.
+
+    Attributes:
+        flags: Flags in addition to the recipe's and the protocol's.
+        figures: Names in MEASURES, in addition to the usual ones.
+        updates: Updates of the learner.
+        every: Updates between two evaluations.
+        tuned: Samples of a fine-tuning before it; 0: none.
+    """
 
     flags: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
     updates: int = UPDATES
     every: int = EVERY
     tuned: int = 0
-    """Samples of a fine-tuning before it; 0: none."""
 
     def commands(self, place: Place) -> list[Command]:
         model, before = place.base / "base", []
@@ -138,7 +150,7 @@ class Train(Arm):
 
 @dataclass(frozen=True)
 class Tune(Arm):
-    """`samples` of the lesson's examples, each once; figures of the model that comes of it."""
+    """An arm: fine-tuning on `samples` of the lesson's examples, each once. Its figures are those of the model."""
 
     samples: int
 
@@ -158,7 +170,10 @@ class Tune(Arm):
 
 @dataclass(frozen=True)
 class Sweep(Arm):
-    """`of`: the arm whose model is asked. Figures: accuracy_0, accuracy_2, ... by N."""
+    """An arm: the model of another arm, `of`, with each of `calls` calls at most.
+
+    Its figures are accuracy_N and calls_N, for each number N.
+    """
 
     of: str
     calls: tuple[int, ...]
@@ -183,7 +198,12 @@ def figures_file(place: Place) -> Path:
 
 
 def swept_figures(suite: Mapping[str, Mapping], calls: Sequence[int]) -> Read:
-    """`suite`: what `eval --out` writes of one set under a sweep, by the value as text."""
+    """Return the figures and curves of a sweep.
+
+    Args:
+        suite: What `eval --out` writes of one set under a sweep, by the swept value as text.
+        calls: The swept values.
+    """
     average = {n: suite[str(n)][f"avg@{suite[str(n)]['n']}"][0] for n in calls}
     made = {n: suite[str(n)]["tools"]["calls"][0] for n in calls}
     figures = {f"accuracy_{n}": value for n, value in average.items()} | {

@@ -36,7 +36,8 @@ def flags_of(base: Base | Packaged, seed: int, bases: Path) -> tuple[str, ...]:
 
 
 def is_ready(base: Base, seed: int, bases: Path) -> bool:
-    """Also for one that was copied from a quickstart's run directory: its figures say what it is."""
+    """Return True if the base is there, also if it was copied from a quickstart's run directory: its figures say what
+    it is."""
     directory = directory_of(base, seed, bases)
     return (directory / "data" / "test.jsonl").exists() and lessons.is_base(
         directory / "base" / lessons.FIGURES, base.lesson, seed

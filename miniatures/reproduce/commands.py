@@ -30,10 +30,10 @@ from openrlhf_tir.machine.files import replace_text
 from ..end_process import end_process
 
 LOOK_S = 2.0
-"""Between two looks at what the running command has logged; its end is noticed at once."""
+"""Seconds between two looks at what the running command has logged; its end is noticed at once."""
 STOP_S = 90.0
-"""What a command has to end by itself when told to: a checkpoint (train.stop_grace_s), then its actors and Ray."""
-LAST_LINES = 2000
+"""Seconds that a command has to end by itself when told to: a checkpoint (train.stop_grace_s), its actors and Ray."""
+LAST_BYTES = 2000
 """Bytes at the end of a log that are looked through for what the command said last."""
 
 
@@ -58,10 +58,12 @@ class Command(NamedTuple):
 
     @property
     def log(self) -> Path:
+        """The file of what it prints."""
         return self._beside("log")
 
     @property
     def mark(self) -> Path:
+        """The file of its Mark."""
         return self._beside("json")
 
     @property
@@ -126,6 +128,7 @@ def mark_of(command: Command) -> Mark | None:
 
 
 def is_finished(command: Command) -> bool:
+    """Return True if the command need not be run again."""
     mark = mark_of(command)
     return mark is not None and mark.finished and _same(mark, command) and command.made
 
@@ -191,19 +194,20 @@ def run(
         words.append("--resume")
     command.directory.mkdir(parents=True, exist_ok=True)
     _write(command.mark, mark)
-    started, said = time.monotonic(), f"openrlhf-tir {' '.join(words)}"
+    started = time.monotonic()
+    command_line = f"openrlhf-tir {' '.join(words)}"
     try:
         code = (execute or _execute)([sys.executable, "-m", "openrlhf_tir.cli", *words], command.log, timeout_s, tick)
     except subprocess.TimeoutExpired:
         raise ReproductionFailed(
-            f"{said}\nhas not ended after {timeout_s:g} s. Raise --arm-timeout; its log is {command.log}."
+            f"{command_line}\nhas not ended after {timeout_s:g} s. Raise --arm-timeout; its log is {command.log}."
         ) from None
     finally:
         mark = mark._replace(seconds=mark.seconds + time.monotonic() - started)
         _write(command.mark, mark)
     if code:
         raise ReproductionFailed(
-            f"{said}\nended with {code}: {last_line(command.log)}\nIts log is {command.log}."
+            f"{command_line}\nended with {code}: {last_line(command.log)}\nIts log is {command.log}."
             " The same command goes on from what is there."
         )
     _write(command.mark, mark._replace(finished=True))
@@ -211,14 +215,12 @@ def run(
 
 
 def last_line(log: Path) -> str:
-    """What a command said last: its error, where it ended with one."""
+    """Return the last line that a command has printed: its error, if it ended with one."""
     try:
-        lines = [
-            line for line in log.read_bytes()[-LAST_LINES:].decode("utf-8", "replace").splitlines() if line.strip()
-        ]
+        end = log.read_bytes()[-LAST_BYTES:].decode("utf-8", "replace").strip()
     except OSError:
-        lines = []
-    return lines[-1].strip() if lines else "(it said nothing)"
+        end = ""
+    return end.splitlines()[-1].strip() if end else "(it said nothing)"
 
 
 def _read(path: Path) -> Mark | None:
@@ -239,7 +241,10 @@ def _execute(
     tick: Callable[[], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """A session of its own, so that a Ctrl-C at the terminal reaches it once, from here, and it ends in good order."""
+    """Run a process, as `Execute` says.
+
+    It has a session of its own, so that a Ctrl-C at the terminal reaches it once, from here, and it ends in good order.
+    """
     environment = {"OMP_NUM_THREADS": "1", **os.environ}  # more threads than cores is catastrophic for the small model
     deadline = clock() + timeout_s
     with log.open("ab") as out:

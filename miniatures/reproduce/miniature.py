@@ -70,6 +70,7 @@ class Base:
     described = "A model of 167 thousand parameters on generated problems"
 
     def flags_with(self, corpus: Path) -> tuple[str, ...]:
+        """Return the flags, with the path of the lesson's corpus in the place of CORPUS."""
         return tuple(flag.replace(CORPUS, str(corpus)) for flag in self.flags)
 
 
@@ -92,6 +93,8 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class Miniature:
+    """A comparison: its claim, its arms, and what they must show."""
+
     name: str
     title: str
     claim: str
@@ -108,13 +111,15 @@ class Miniature:
 
 
 def judged(miniature: Miniature, figures: Mapping[str, Mapping[str, float]]) -> list[Check]:
-    """The checks of one seed. Raises ReproductionFailed where an arm lacks a figure."""
+    """Return the checks of one seed. Raises ReproductionFailed if an arm lacks a figure."""
     return miniature.checks({name: Figures(name, values) for name, values in figures.items()})
 
 
 def at_least(what: str, value: float, bar: float) -> Check:
+    """Return the demand that a value is `bar` or more. `what` begins the sentence: what was measured."""
     return Check(f"{what} is {value:.3f}, at least {bar:g} is asked", value >= bar, value, bar)
 
 
 def at_most(what: str, value: float, bar: float) -> Check:
+    """Return the demand that a value is `bar` or less; `what` is as in `at_least`."""
     return Check(f"{what} is {value:.3f}, at most {bar:g} is asked", value <= bar, value, bar)

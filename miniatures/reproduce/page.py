@@ -49,6 +49,7 @@ class Result(Protocol):
 
 
 def write_page(miniature: Miniature, results: Sequence[Result], out: Path) -> Path:
+    """Write page and picture to the directory `out`. Return the path of the page."""
     with plot_style():
         picture = png(curves(miniature, results))
     (out / PICTURE).write_bytes(picture)
@@ -71,7 +72,7 @@ def write_page(miniature: Miniature, results: Sequence[Result], out: Path) -> Pa
 
 
 def table(miniature: Miniature, results: Sequence[Result]) -> list[list[str]]:
-    """A row an arm and seed; "-" where an arm has no such figure."""
+    """Return the rows of the table, one for each arm and seed, with "-" where an arm has no such figure."""
     found = []
     for r in results:
         for name, read in r.arms.items():
@@ -81,7 +82,10 @@ def table(miniature: Miniature, results: Sequence[Result]) -> list[list[str]]:
 
 
 def curves(miniature: Miniature, results: Sequence[Result]) -> Figure:
-    """Two panels a row. A panel by N has its points at equal distances: 0, 2, 4, 20 are no scale."""
+    """Return the picture, with two panels in a row.
+
+    The points of a panel by N are at equal distances: 0, 2, 4, 20 are no scale.
+    """
     rows = -(-len(miniature.panels) // 2)
     figure, axes = new_figure(3.0 * rows, columns=2, rows=rows)
     for ax, panel in zip(axes, miniature.panels, strict=False):

@@ -47,6 +47,8 @@ def seeds_of(miniature: Miniature, count: int) -> tuple[int, ...]:
 
 
 class SeedResult(NamedTuple):
+    """The arms of one seed and what they show."""
+
     seed: int
     arms: dict[str, Read]
     checks: list[Check]
@@ -55,6 +57,7 @@ class SeedResult(NamedTuple):
 
     @property
     def seen(self) -> bool:
+        """True if all checks hold."""
         return all(check.ok for check in self.checks)
 
 
@@ -134,7 +137,10 @@ def _seed(miniature: Miniature, of_seed: Place, how: How) -> SeedResult:
 
 
 def _told(command: Command, what: str, say: Callable[[str], None]) -> Callable[[], None]:
-    """Says each new evaluation of a run; those of an interrupted one, which goes on, were said before."""
+    """Return a function that says each evaluation that is new in a run.
+
+    Those of an interrupted run that goes on were said before.
+    """
     said = {step for step, _ in evaluated(command)}
 
     def tick() -> None:
@@ -147,11 +153,12 @@ def _told(command: Command, what: str, say: Callable[[str], None]) -> Callable[[
 
 
 def evaluated(command: Command) -> list[tuple[float, float]]:
-    """(update, held-out accuracy) so far; nothing of a command that does not train."""
+    """Return (update, held-out accuracy) so far; nothing of a command that does not train."""
     return points(metrics.read(command.directory), "eval/accuracy")
 
 
 def summary_of(miniature: Miniature, results: list[SeedResult]) -> dict[str, Any]:
+    """Return what summary.json holds."""
     return {
         "name": miniature.name,
         "claim": miniature.claim,
@@ -165,6 +172,7 @@ def summary_of(miniature: Miniature, results: list[SeedResult]) -> dict[str, Any
 
 
 def verdict(miniature: Miniature, results: list[SeedResult]) -> str:
+    """Return on how many seeds the effect was seen, as a sentence without its end."""
     seen = sum(result.seen for result in results)
     return (
         f"{miniature.name}: effect seen on {seen} of {len(results)} seeds"
