@@ -25,6 +25,8 @@ from .pages import PAGE_CHARS
 from .retrieve import add_retrieve
 from .searches import Searches
 
+NAME = "search"
+"""The environment's name, in /schema and in front of what a start that fails says."""
 EXAMPLE = """
 example:
   python -m env_servers.search --corpus wiki.jsonl --port 8200 &
@@ -103,7 +105,7 @@ def make_retriever(corpus: Path, index: Path | None, dense: str | None) -> Retri
 
 def create_search_app(retriever: Retriever, args: argparse.Namespace) -> FastAPI:
     """Return the app of the environment, with /retrieve."""
-    config = serving_config(args, env="search", action=ACTION, stateful=True)
+    config = serving_config(args, env=NAME, action=ACTION, stateful=True)
     searches = Searches(args.workers)
     view = View(args.snippet_chars, args.page_chars)
     app = create_env_app(lambda: SearchEnv(retriever, searches, args.topk, view), config, on_stop=searches.close)
@@ -116,24 +118,24 @@ def main() -> None:
     args = parser().parse_args()
     if not 1 <= args.topk <= MAX_TOPK:
         sys.exit(
-            f"search does not start: --topk {args.topk} retrieves nothing, or everything."
+            f"{NAME} does not start: --topk {args.topk} retrieves nothing, or everything."
             f" Use 1 or more, up to {MAX_TOPK}."
         )
     if args.snippet_chars < 0 or args.page_chars < 1:
         sys.exit(
-            f"search does not start: --snippet-chars {args.snippet_chars}, --page-chars {args.page_chars} show nothing."
+            f"{NAME} does not start: --snippet-chars {args.snippet_chars}, --page-chars {args.page_chars} show nothing."
             " Use 0 or more, and 1 or more."
         )
     if not args.retrieve_timeout > 0:
         sys.exit(
-            f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search."
+            f"{NAME} does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search."
             " Use more than 0."
         )
     try:
         # before the copies are started: they only map the index that is built here
         retriever = make_retriever(args.corpus, args.index, args.dense)
     except TirError as e:
-        sys.exit(f"search does not start: {e}")
+        sys.exit(f"{NAME} does not start: {e}")
     run_copies(args)
     print(f"search: {len(retriever)} passages of {args.corpus}", file=sys.stderr)
     serve(create_search_app(retriever, args), args)

@@ -17,6 +17,9 @@ from openrlhf_tir.protocol import UNKNOWN
 from .env import GemEnv
 from .seeded_thread import SeededThread
 
+NAME = "gem"
+"""The environment's name, in /schema and in front of what a start that fails says."""
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
@@ -41,7 +44,7 @@ def main() -> None:
         return
     if args.gem is not None and args.gem not in ENV_REGISTRY:
         sys.exit(
-            f"gem does not start: --gem {args.gem} is not registered."
+            f"{NAME} does not start: --gem {args.gem} is not registered."
             f" --list prints the {len(ENV_REGISTRY)} names that are."
         )
     run_copies(args)
@@ -49,7 +52,7 @@ def main() -> None:
     serve_env(
         lambda: GemEnv(thread, args.gem),
         args,
-        env="gem",
+        env=NAME,
         action="the model's text, as the GEM environment reads it",
         isolation=UNKNOWN,
         stateful=True,

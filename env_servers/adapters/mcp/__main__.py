@@ -21,6 +21,8 @@ from openrlhf_tir.protocol import UNKNOWN
 from .env import McpEnv
 from .link import SESSION, McpLink, McpServerFailed, Target
 
+NAME = "mcp"
+"""The environment's name, in /schema and in front of what a start that fails says."""
 EXAMPLE = """
 example:
   python -m env_servers.adapters.mcp --port 8600 \\
@@ -79,7 +81,7 @@ def target_of(args: argparse.Namespace) -> Target:
     """Return the MCP server of the flags. Exits if a variable is not set."""
     names = [*args.pass_env, args.token_env] if args.token_env else args.pass_env
     if missing := [name for name in names if name not in os.environ]:
-        sys.exit(f"mcp does not start: ${', $'.join(missing)} is not set.")
+        sys.exit(f"{NAME} does not start: ${', $'.join(missing)} is not set.")
     token = os.environ[args.token_env] if args.token_env else None
     return Target(args.command, args.url, token, {name: os.environ[name] for name in args.pass_env})
 
@@ -102,7 +104,7 @@ def offered(tools: list[dict[str, Any]], names: list[str] | None) -> list[dict[s
     """Return the tools with these names; None: all. Exits for a name that the server does not have."""
     available = {tool["function"]["name"] for tool in tools}
     if unknown := sorted(set(names or []) - available):
-        sys.exit(f"mcp does not start: --tools {' '.join(unknown)}: the server has {', '.join(sorted(available))}.")
+        sys.exit(f"{NAME} does not start: --tools {' '.join(unknown)}: the server has {', '.join(sorted(available))}.")
     return [tool for tool in tools if names is None or tool["function"]["name"] in names]
 
 
@@ -114,7 +116,7 @@ def main() -> None:
     try:
         tools = offered(asyncio.run(tools_of(target, args.start_timeout)), args.tools)
     except McpServerFailed as e:
-        sys.exit(f"mcp does not start: {e}")
+        sys.exit(f"{NAME} does not start: {e}")
     if args.url and SESSION not in args.url:
         print(
             f"mcp: all sessions share what the server at {args.url} keeps for all of its clients. If its tools"
@@ -128,7 +130,7 @@ def main() -> None:
     serve_env(
         lambda: McpEnv(target, names, args.max_chars),
         args,
-        env="mcp",
+        env=NAME,
         action=CALLS,
         isolation=UNKNOWN,
         stateful=True,

@@ -18,6 +18,8 @@ from .agent import START_S, Agent
 from .load import add_environment_flags, load
 from .rollouts import Rollouts
 
+NAME = "verifiers"
+"""The adapter's name, in front of what a start that fails says."""
 EXAMPLE = """
 example:
   python -m env_servers.adapters.verifiers.make_tasks my_env --out rows.jsonl
@@ -75,7 +77,7 @@ def main() -> None:
     try:
         rollouts = Rollouts(load(args), max_tokens=args.max_tokens)
     except ConfigError as e:
-        sys.exit(f"verifiers does not start: {e}")
+        sys.exit(f"{NAME} does not start: {e}")
     logs.configure(args.log_level, args.log_format)
     agent = Agent(
         args.run_dir,
