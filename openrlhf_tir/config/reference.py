@@ -14,7 +14,7 @@ HEAD = """\
 # Settings
 
 Every field of the configuration. It is `section.name` in a recipe's `[section]` and the flag `--section.name`;
-[configuration.md](configuration.md) says what is accepted, and how recipes, flags and OpenRLHF's names add up.
+[configuration.md](configuration.md) says what is accepted, and how recipes and flags add up.
 
 "On resume" says what happens if a run resumes from a checkpoint that was made with another value: it is allowed,
 reported at the start, or refused ([checkpoints.md](checkpoints.md)).

@@ -263,7 +263,7 @@ def _broken(prefix: str, e: BaseException, module: str) -> ConfigError:
         )
     remedy = "Correct that line, or install what it imports."
     if isinstance(e, ImportError) and str(e.name).startswith("openrlhf_tir."):
-        remedy = "Correct that line: docs/migration.md says where the modules of openrlhf_tir are today."
+        remedy = "Correct that line: docs/migration.md lists modules of openrlhf_tir that have moved."
     return ConfigError(
         f"{prefix} cannot be loaded: {raised_at(e, module) or module}: {described(e)}. {remedy}",
         code="user_code",
