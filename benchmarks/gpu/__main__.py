@@ -12,8 +12,8 @@
     learner_3b     the same as learner_1.5b
 
 Each stage runs in a process of its own with a time limit and prints a JSON line as soon as it is known, also into
-$OUT/gpu.jsonl. A stage for which the budget has no time left is named. `--cpu` runs everything with tiny shapes: it
-shows that the script works and nothing else.
+$OUT/gpu.jsonl. A stage for which the budget has no time left is named. The exit code is 1 if a stage failed. `--cpu`
+runs everything with tiny shapes: it shows that the script works and nothing else.
 
 Needs besides torch: transformers, numpy; engine stages: vllm; learner stages: deepspeed, openrlhf. MFU counts 6 N
 operations per trained or prompt token plus causal attention, recomputation not counted, against the card's dense bf16
@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,8 @@ from .push_ipc import expose, push_ipc
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Dense bf16 operations per second, by a part of the card's name (vendor's data sheets)."""
 REQUESTS, TOKENS, PROMPT_TOKENS = 512, 256, 128
+WARM_UP_SEED = 1000
+"""Seed of the prompts that are not counted."""
 
 
 class Stage(NamedTuple):
@@ -91,6 +93,8 @@ def attention(args: argparse.Namespace) -> dict[str, Any]:
     positions = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
 
     def once() -> torch.Tensor:
+        for tensor in (query, key, value):
+            tensor.grad = None
         output, _ = packed.sdpa_packed(
             module, query, key, value, None, position_ids=positions, dropout=0.0, scaling=size**-0.5
         )
@@ -100,7 +104,6 @@ def attention(args: argparse.Namespace) -> dict[str, Any]:
     flash_s, flash = _synchronised(once), once().float()
     gradient = query.grad.float()
     can, packed._flash_can = packed._flash_can, lambda *_: False
-    query.grad = None
     loop_s, loop = _synchronised(once), once().float()
     packed._flash_can = can
     return {
@@ -114,10 +117,15 @@ def attention(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _prompts(count: int) -> list[list[int]]:
+def _prompts(count: int, seed: int) -> list[list[int]]:
+    """Return random prompts.
+
+    Each measurement has a seed of its own: an engine computes no prompt a second time, so it would be faster with those
+    of the measurement before.
+    """
     import numpy as np
 
-    return np.random.default_rng(0).integers(10, 90, (count, PROMPT_TOKENS)).tolist()
+    return np.random.default_rng(seed).integers(10, 90, (count, PROMPT_TOKENS)).tolist()
 
 
 def _sizes(args: argparse.Namespace) -> tuple[int, int]:
@@ -160,11 +168,12 @@ async def _engine(args: argparse.Namespace) -> dict[str, Any]:
         return count
 
     facts: dict[str, Any] = {"requests": requests, "start_s": round(start_s, 1)}
-    await asyncio.gather(*(ours(p, f"warm-up {i}") for i, p in enumerate(_prompts(8))))
+    await asyncio.gather(*(ours(p, f"warm-up {i}") for i, p in enumerate(_prompts(8, WARM_UP_SEED))))
     ways = {"ours": ours, "ours_listed": ours_listed, "bare": bare, "ours_again": ours}
-    for name, way in ways.items():
+    for seed, (name, way) in enumerate(ways.items()):
+        prompts = _prompts(requests, seed)
         wall, cpu = time.perf_counter(), time.process_time()
-        sampled = sum(await asyncio.gather(*(way(p, f"{name} {i}") for i, p in enumerate(_prompts(requests)))))
+        sampled = sum(await asyncio.gather(*(way(p, f"{name} {i}") for i, p in enumerate(prompts))))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         facts |= {f"{name}_tokens_per_s": round(sampled / wall), f"{name}_cpu_us_per_token": round(1e6 * cpu / sampled)}
     await vllm.stop()
@@ -189,11 +198,12 @@ def engine_plain(args: argparse.Namespace) -> dict[str, Any]:
         **memory,
     )
     facts = {}
-    for name, logprobs in (("", 0), ("_without_logprobs", None)):
+    for seed, (name, logprobs) in enumerate((("", 0), ("_without_logprobs", None))):
         sampling = SamplingParams(max_tokens=tokens, logprobs=logprobs)
-        llm.generate([{"prompt_token_ids": p} for p in _prompts(8)], sampling, use_tqdm=False)
+        llm.generate([{"prompt_token_ids": p} for p in _prompts(8, WARM_UP_SEED)], sampling, use_tqdm=False)
+        prompts = _prompts(requests, seed)
         start = time.perf_counter()
-        outputs = llm.generate([{"prompt_token_ids": p} for p in _prompts(requests)], sampling, use_tqdm=False)
+        outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], sampling, use_tqdm=False)
         seconds = time.perf_counter() - start
         facts[f"plain_tokens_per_s{name}"] = round(sum(len(o.outputs[0].token_ids) for o in outputs) / seconds)
     return facts
@@ -208,6 +218,22 @@ def attention_flops(args: argparse.Namespace, lengths: list[int]) -> float:
     shape = h200.SHAPES[args.shape] or {"hidden_size": 64, "num_hidden_layers": 3}
     pairs = sum(length * length / 2 for length in lengths)
     return 3 * 2 * 2 * pairs * shape["hidden_size"] * shape["num_hidden_layers"]
+
+
+def sequence_lengths(args: argparse.Namespace, step: int) -> list[int]:
+    """Return the tokens of every sequence that a learner step trains, its prompt included."""
+    _, groups = h200.batch(args, step)
+    return [len(t.prompt_ids) + t.response_tokens for group in groups for t in group.valid]
+
+
+def operations_per_s(
+    args: argparse.Namespace, parameters: int, lengths: Sequence[list[int]], seconds: Sequence[float]
+) -> float:
+    """Return the median rate of some learner steps, each with its own sequences and its own seconds."""
+    return statistics.median(
+        (6 * parameters * sum(of_step) + attention_flops(args, of_step)) / took
+        for of_step, took in zip(lengths, seconds, strict=True)
+    )
 
 
 def learner(shape: str, micro_tokens: int) -> Callable[[argparse.Namespace], dict[str, Any]]:
@@ -225,16 +251,19 @@ def learner(shape: str, micro_tokens: int) -> Callable[[argparse.Namespace], dic
             if facts["recomputed_layers"] is not None:
                 args.recompute = facts["recomputed_layers"]
             plan = memory_plan(h200.config_that_fits(args), 80 << 30)
-            _, groups = h200.batch(args, h200.STEPS)
-        sequences = [len(t.prompt_ids) + t.response_tokens for g in groups for t in g.valid]
-        facts |= {"shape": args.shape, "micro_tokens": args.micro_tokens, "step_tokens": sum(sequences)}
+            lengths = [sequence_lengths(args, step) for step in range(1, 1 + h200.STEPS)]
+        facts |= {
+            "shape": args.shape,
+            "micro_tokens": args.micro_tokens,
+            "step_tokens": statistics.median(map(sum, lengths)),
+        }
         if plan:
             # What torch allocates at most is measured; the reserve is for what lies beside it.
             planned = plan.learner_gpu - plan.learner["reserve"]
             facts |= {"parameters": plan.parameters, "planned_gib": round(planned / 2**30, 2)}
         if plan and (peak := _peak_flops()):
-            operations = 6 * plan.parameters * sum(sequences) + attention_flops(args, sequences)
-            facts["mfu"] = round(operations / facts["learner_step_s"] / peak, 3)
+            rate = operations_per_s(args, plan.parameters, lengths, facts["learner_step_seconds"])
+            facts["mfu"] = round(rate / peak, 3)
         return facts
 
     return run
@@ -310,9 +339,14 @@ def machine() -> dict[str, Any]:
     return facts
 
 
-def run_stages(args: argparse.Namespace, scratch: Path) -> None:
-    """Run the wanted stages one after the other, as far as the budget reaches; print a JSON line for each."""
+def run_stages(args: argparse.Namespace, scratch: Path) -> bool:
+    """Run the wanted stages one after the other, as far as the budget reaches; print a JSON line for each.
+
+    Returns:
+        False if a stage failed. One for which no time was left did not.
+    """
     began = time.monotonic()
+    all_well = True
 
     def line(**facts: Any) -> None:
         text = json.dumps({"at_s": round(time.monotonic() - began, 1), **facts})
@@ -340,14 +374,17 @@ def run_stages(args: argparse.Namespace, scratch: Path) -> None:
             output, _ = process.communicate(timeout=min(limit, left))
         except subprocess.TimeoutExpired:
             line(stage=name, failed=f"not over within {min(limit, left):.0f} s")
+            all_well = False
             continue
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         if process.returncode:
             line(stage=name, failed=f"exit code {process.returncode}; its error is above")
+            all_well = False
         else:
             line(stage=name, **json.loads(output.splitlines()[-1]))
+    return all_well
 
 
 def main() -> None:
@@ -367,10 +404,13 @@ def main() -> None:
     if args.stage:
         print(json.dumps((STAGES | HIDDEN)[args.stage].run(args)))
         return
+    # A stage has a session of its own, which a signal to this process does not reach: it is ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped by SIGTERM."))
     with tempfile.TemporaryDirectory(prefix="tir-gpu-") as scratch:
         if args.model is None and {"engine", "engine_plain"} & set(args.only or STAGES):
             h200.write_model(Path(scratch), args.shape)
-        run_stages(args, Path(scratch))
+        all_well = run_stages(args, Path(scratch))
+    sys.exit(0 if all_well else 1)
 
 
 if __name__ == "__main__":

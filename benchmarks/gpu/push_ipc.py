@@ -90,7 +90,7 @@ def push_ipc(args: argparse.Namespace) -> dict[str, Any]:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tir-gpu-")))
         listener = stack.enter_context(Listener(str(scratch / "learner"), "AF_UNIX"))
         command = [sys.executable, "-m", "benchmarks.gpu", "--stage", "_expose", "--model", str(args.model)]
-        command += ["--socket", str(scratch / "learner"), "--bucket-mib", str(args.bucket_mib)]
+        command += ["--socket", str(scratch / "learner")]
         process = subprocess.Popen(command + ["--cpu"] * args.cpu)
         stack.callback(process.wait, 10)
         stack.callback(process.terminate)
@@ -161,6 +161,7 @@ async def _measured(args: argparse.Namespace, listener: Listener, scratch: Path)
         for task in busy:
             task.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
+        file.remove()  # the directory may be in /dev/shm, whose files are memory until they are removed
         await vllm.stop()
     return facts
 
