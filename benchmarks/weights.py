@@ -31,7 +31,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import resource
 import shutil
 import struct
 import tempfile
@@ -44,6 +43,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.command import command_parser
+from openrlhf_tir.cluster.process_watch import peak_rss_bytes
 
 from .weights_broadcast import broadcasts
 
@@ -360,7 +360,7 @@ def main() -> None:
         "broadcast_stall_s": round(median(by_broadcast), 3),
         "broadcast_exact": equal,
         "digest_gib_per_s": round(digest_speed, 2),
-        "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "peak_gib": round((peak_rss_bytes(os.getpid()) or 0) / 2**30, 2),
         "median_s": medians,
     }
     print(json.dumps(out))

@@ -11,7 +11,7 @@ lists. Peak memory counts mapped index pages as well, which the kernel may take 
 from __future__ import annotations
 
 import json
-import resource
+import os
 import sys
 import tempfile
 import time
@@ -23,6 +23,7 @@ from benchmarks.command import command_parser
 from env_servers.progress import Progress
 from env_servers.search.bm25 import Bm25, ensure_index
 from env_servers.search.words import STOP_WORDS
+from openrlhf_tir.cluster.process_watch import peak_rss_bytes
 
 VOCABULARY = 300_000
 WORDS = 100
@@ -75,7 +76,7 @@ def measure(passages: int, queries: int = 300) -> dict[str, float]:
         "search_p99_ms": round(1e3 * float(np.percentile(times, 99)), 2),
         "search_build_s": round(build_s, 1),
         "search_index_mib": round(index_mib),
-        "search_peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "search_peak_mib": round((peak_rss_bytes(os.getpid()) or 0) / 2**20),
     }
 
 

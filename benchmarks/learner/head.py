@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from openrlhf_tir.cluster.process_watch import peak_rss_bytes
+
 TOKENS, VOCABULARY = 8192, 151_936
 PLAIN_ARRAYS = 5
 """Tensors of [T, V] in float32 that the plain way holds at its peak, at most."""
@@ -90,7 +92,6 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, fl
 
 def one(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, Any]:
     """Called in the fresh process."""
-    import resource
     import time
 
     import torch
@@ -116,11 +117,12 @@ def one(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, Any]:
         return chunked_scores(states, weight, targets, keep_bytes=keep_bytes).log_probs
 
     forward = {"plain": plain, "chunked": chunked, "kept": lambda: chunked(4 * tokens * vocabulary)}[way]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # ru_maxrss is no substitute: it lives through exec, so it would begin at the peak of the process that started us.
+    before = peak_rss_bytes(os.getpid()) or 0
     start = time.process_time()
     forward().sum().backward()
     seconds = time.process_time() - start
-    return {"cpu_s": seconds, "peak_bytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024}
+    return {"cpu_s": seconds, "peak_bytes": (peak_rss_bytes(os.getpid()) or 0) - before}
 
 
 if __name__ == "__main__":

@@ -55,6 +55,16 @@ def test_what_was_measured_on_fewer_tokens_is_drawn_on_as_a_line():
     assert head.at(8192, {2048: 3.0, 4096: 5.0}) == 9.0
 
 
+@pytest.mark.slow
+def test_the_heads_memory_is_the_same_whatever_the_process_that_measures_had_before():
+    size = ("chunked", 2048, 512, 512)
+    small = head.measure(*size)["peak_bytes"]
+    before = bytearray(b"x") * 2**30
+    del before
+    assert head.measure(*size)["peak_bytes"] == pytest.approx(small, rel=0.5)
+    assert small > 4 * 2048 * 512
+
+
 def test_bars_have_a_sense():
     assert reached("packed_over_padded", 1.8) and not reached("packed_over_padded", 1.79)
     assert reached("logprob_time_ratio", 1.15) and not reached("logprob_time_ratio", 1.16)
