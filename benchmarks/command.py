@@ -1,9 +1,10 @@
-"""The command-line parser of every benchmark."""
+"""The command line of every benchmark: its parser, and the files that it is to write."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 
 def command_parser(description: str | None) -> argparse.ArgumentParser:
@@ -13,3 +14,18 @@ def command_parser(description: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=program, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def output_file(text: str) -> Path:
+    """Return the path of a file that is written at the end of a run: a type of argparse.
+
+    It is tried out before the run, whose figures would else be lost: its directory is made, and a directory of its name
+    is refused.
+    """
+    path = Path(text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text} cannot be written ({error.strerror}). Give another file.") from None
+    return path

@@ -26,11 +26,11 @@ import argparse
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, output_file
 from openrlhf_tir.config import Pipeline
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 
@@ -119,6 +119,8 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
                 f = await run(c, plan)
                 results[ratio, plan.name].append(f)
                 chosen[ratio, plan.name] = plan
+                if args.json:
+                    write_runs(args.json, results)
                 print(
                     f"T/R {ratio:g} {plan.name}: {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %,"
                     f" {say(f.split)}",
@@ -143,11 +145,13 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
         facts |= await asyncio.to_thread(headline, w)
         facts = await asyncio.to_thread(fast_learner_headline) | facts  # what was measured says more
         facts |= await asyncio.to_thread(auto_over_best_fixed, w)
-    if args.json:
-        args.json.write_text(
-            json.dumps({f"{r:g} {n}": [f.as_json() for f in fs] for (r, n), fs in results.items()}, indent=1)
-        )
     return facts
+
+
+def write_runs(path: Path, results: Mapping[tuple[float, str], list[ModeFigures]]) -> None:
+    """Write the figures of all runs so far: a benchmark that is interrupted keeps them."""
+    runs = {f"{ratio:g} {name}": [f.as_json() for f in figures] for (ratio, name), figures in results.items()}
+    path.write_text(json.dumps(runs, indent=1))
 
 
 def say(split: dict[str, float]) -> str:
@@ -239,9 +243,9 @@ def main() -> None:
     )
     add("--late-steps", type=int, help="steps of it (default: the workload's)")
     add("--env-processes", type=int, default=2, help="of the environment server (default: %(default)s)")
-    add("--markdown", type=Path, metavar="PATH", help="write the table there")
-    add("--plot", type=Path, metavar="PATH", help="write the picture there")
-    add("--json", type=Path, metavar="PATH", help="write every run's figures there")
+    add("--markdown", type=output_file, metavar="PATH", help="write the table there")
+    add("--plot", type=output_file, metavar="PATH", help="write the picture there")
+    add("--json", type=output_file, metavar="PATH", help="write every run's figures there")
     args = parser.parse_args()
     w = Workload.read(args.workload)
     if args.quick:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -92,7 +93,12 @@ def measured(work, *args) -> dict:
     ours, theirs = context.Pipe()
     process = context.Process(target=_measured, args=(theirs, work, args))
     process.start()
-    facts = ours.recv()
+    theirs.close()  # else the end of the process would not be seen here
+    try:
+        facts = ours.recv()
+    except EOFError:
+        process.join()
+        sys.exit(f"{work.__name__} ended with {process.exitcode}; its error is above.")
     process.join()
     return facts
 

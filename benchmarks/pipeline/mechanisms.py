@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, output_file
 from openrlhf_tir.pipeline.scheduler.depth import AutoDepth
 from openrlhf_tir.simulation.run import Result, batch_rollout_s, configure, simulate
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Acceptance, Workload
@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, six steps, one situation each: a smoke test")
     parser.add_argument("--only", metavar="TEXT", help="mechanisms whose name contains it")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the workload (default: %(default)s)")
-    parser.add_argument("--out", type=Path, metavar="JSON", help="write the rows there")
+    parser.add_argument("--out", type=output_file, metavar="JSON", help="write the rows there")
     parser.add_argument("--kept", action="store_true", help=f"measure nothing: print the rows of {RESULTS.name}")
     args = parser.parse_args()
     if args.kept:

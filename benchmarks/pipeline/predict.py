@@ -12,7 +12,7 @@ import json
 import math
 from pathlib import Path
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, output_file
 from openrlhf_tir.simulation.engine_model import EngineModel
 from openrlhf_tir.simulation.run import Result, batch_rollout_s, simulate
 from openrlhf_tir.simulation.virtual_loop import run
@@ -148,7 +148,7 @@ def main() -> None:
         help="learner over rollout seconds (default: %(default)s)",
     )
     parser.add_argument("--steps", type=int, help="per run, the first two uncounted (default: the workload's)")
-    parser.add_argument("--plot", type=Path, metavar="PATH", help="write the picture there")
+    parser.add_argument("--plot", type=output_file, metavar="PATH", help="write the picture there")
     args = parser.parse_args()
     args.time_scale, args.modes, w = 1.0, MODES, Workload.read(args.workload)
     args.steps = args.steps or w.steps

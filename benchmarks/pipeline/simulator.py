@@ -44,7 +44,7 @@ def resident_mib() -> float:
 
 
 class Memory:
-    """Resident memory, sampled once a second; `growth` compares the first quarter's peak with the whole run's."""
+    """Resident memory, sampled twice a second; `growth` compares the first quarter's peak with the whole run's."""
 
     def __init__(self) -> None:
         self.samples: list[float] = []

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.pipeline import __main__ as program
 from benchmarks.pipeline.__main__ import SEED_FILE, advised, bound_s, fast_learner, plans
 from benchmarks.pipeline.config import ENV
 from benchmarks.pipeline.engine import ScriptedEngine, parse
 from benchmarks.pipeline.late import efficiency
 from benchmarks.pipeline.parts import SYNC_ROLLOUT, CharCodec, NoReward, Plan, judge_of
 from benchmarks.pipeline.predict import AFTER_THE_END, figures, simulated, sync_rollout_seconds
-from benchmarks.pipeline.record import Record, Row
+from benchmarks.pipeline.record import ModeFigures, Record, Row
 from benchmarks.pipeline.table import median_of, ratio_name
 from benchmarks.rollout.parts import SleepingEnvs
 from openrlhf_tir.errors import EngineError
@@ -337,3 +341,25 @@ def test_groups_under_way_at_the_end_of_a_prediction_are_not_called_discarded(se
     plan = Plan("pipeline", learner_s=1.0, scale=1.0, steps=4, warmup=2, acceptance=half)
     assert simulated(w, plan).ends[AFTER_THE_END] > 0
     assert figures(w, plan).discarded_groups == 0
+
+
+def test_a_benchmark_that_is_interrupted_keeps_the_runs_that_are_over(seed, tmp_path, monkeypatch):
+    class Stopped(Exception):
+        """As a signal ends it."""
+
+    async def once(c: object, plan: Plan) -> ModeFigures:
+        if plan.mode != "sync":
+            raise Stopped
+        numbers = dict.fromkeys(ModeFigures.__dataclass_fields__, 0)
+        return ModeFigures(
+            **numbers | {"name": plan.name, "step_s": 9.0, "steps_s": [9.0], "split": {}, "staleness": {}}
+        )
+
+    monkeypatch.setattr(program, "run", once)
+    args = argparse.Namespace(
+        rollout_s=10.0, repeats=1, ratios=[1.0], modes=("sync", "one_step"), steps=6, time_scale=0.01,
+        json=tmp_path / "runs.json",
+    )  # fmt: skip
+    with pytest.raises(Stopped):
+        asyncio.run(program.measure(SimpleNamespace(workload=seed), args))
+    assert json.loads(args.json.read_text())["1 sync"][0]["step_s"] == 9.0

@@ -174,7 +174,6 @@ async def started(cfg: Config, w: Workload, wanted: Wanted, hosts: Hosts | None)
 async def train(cfg: Config, wanted: Wanted, pool: Noting, ranks: LearnerGroup) -> tuple[Steps, Loss, float | None]:
     steps = Steps(wanted)
     publisher = WeightPublisher(ranks, pool.members, cfg.run_dir / "push", CANARY, tolerance=TOLERANCE)
-    rejoined = asyncio.Event()
     killed_at: float | None = None
     rejoined_s: float | None = None
 
@@ -182,7 +181,6 @@ async def train(cfg: Config, wanted: Wanted, pool: Noting, ranks: LearnerGroup) 
         nonlocal rejoined_s
         await publisher.join(member, admit)
         rejoined_s = time.monotonic() - (killed_at or 0.0)
-        rejoined.set()
 
     async def kill() -> tuple[str, set[GroupKey]]:
         nonlocal killed_at

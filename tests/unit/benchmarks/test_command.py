@@ -1,0 +1,28 @@
+"""What benchmarks write at their end is tried out at their start, and what they wait for may fail."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import pytest
+
+from benchmarks.command import output_file
+from benchmarks.pipeline import ledger
+
+
+def test_the_directory_of_an_output_file_is_made(tmp_path):
+    path = tmp_path / "a" / "b.json"
+    assert output_file(str(path)) == path
+    path.write_text("{}")
+    assert output_file(str(path)).read_text() == "{}"
+
+
+def test_an_output_file_that_cannot_be_written_is_refused_before_the_run(tmp_path):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"directory.* another file"):
+        output_file(str(tmp_path))
+
+
+def test_a_part_of_the_ledger_benchmark_that_dies_ends_it():
+    with pytest.raises(SystemExit, match="_exit ended with 3"):
+        ledger.measured(os._exit, 3)
