@@ -5,6 +5,7 @@ arms of one seed, each {figure: value}  ->  checks(arms)  ->  [Check]  ->  seen 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,17 @@ class Miniature:
 def judged(miniature: Miniature, figures: Mapping[str, Mapping[str, float]]) -> list[Check]:
     """Return the checks of one seed. Raises ReproductionFailed if an arm lacks a figure."""
     return miniature.checks({name: Figures(name, values) for name, values in figures.items()})
+
+
+def ratio(value: float, base: float) -> float:
+    """Return `value` over `base`, two figures that are not negative.
+
+    An arm that is destroyed may have a figure of 0. Over it everything else is infinite, and 0 is no number, which
+    meets no demand.
+    """
+    if base:
+        return value / base
+    return math.inf if value else math.nan
 
 
 def at_least(what: str, value: float, bar: float) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arms import TWICE_THE_RATE, UPDATES, Train
-from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
+from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most, ratio
 from .torl import GRPO, PROTOCOL
 
 FEWER, WITHIN, PRODUCTIVE = 0.25, 0.02, 0.40
@@ -26,11 +26,11 @@ def checks(arms: Arms) -> list[Check]:
     for name, plain in PLAIN.items():
         arm, base = arms[name], arms[plain]
         found += [
-            at_most(f"{name}: calls, as a share of those of {plain},", arm["calls"] / base["calls"], 1 - FEWER),
+            at_most(f"{name}: calls, as a share of those of {plain},", ratio(arm["calls"], base["calls"]), 1 - FEWER),
             at_least(f"{name}: accuracy minus that of {plain}", arm["accuracy"] - base["accuracy"], -WITHIN),
             at_least(
                 f"{name}: right responses per call, as a multiple of those of {plain},",
-                arm["productivity"] / base["productivity"],
+                ratio(arm["productivity"], base["productivity"]),
                 1 + PRODUCTIVE,
             ),
         ]

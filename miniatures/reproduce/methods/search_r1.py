@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arms import Train
-from ..miniature import CORPUS, Arms, Base, Check, Miniature, Panel, at_least, at_most
+from ..miniature import CORPUS, Arms, Base, Check, Miniature, Panel, at_least, at_most, ratio
 from .tool_n1 import KL
 from .torl import GRPO
 
@@ -25,7 +25,7 @@ def checks(arms: Arms) -> list[Check]:
     return [
         at_least("held-out exact match after RL", rl["accuracy"], ACCURACY),
         at_least("the rise of the exact match", rl["accuracy"] - rl["accuracy_before"], RISE),
-        at_most("searches with OTC, as a share of those without,", otc["calls"] / rl["calls"], 1 - FEWER),
+        at_most("searches with OTC, as a share of those without,", ratio(otc["calls"], rl["calls"]), 1 - FEWER),
         at_least("exact match with OTC minus that without", otc["accuracy"] - rl["accuracy"], -WITHIN),
     ]
 

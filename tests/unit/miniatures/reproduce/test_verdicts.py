@@ -167,3 +167,14 @@ def test_every_miniature_has_arms_curves_and_a_claim():
         miniature = methods.named(name)
         assert miniature.name == name and len(miniature.claim) > 40 and miniature.panels and miniature.columns
         assert set(SEEN[name]) == set(miniature.arms)
+
+
+def test_a_base_arm_that_stopped_calling_is_a_verdict_and_no_crash():
+    arms = {name: dict(values) for name, values in SEEN["search_r1"].items()}
+    arms["rl"]["calls"] = 0.0
+    assert not judged(methods.named("search_r1"), arms)[2].ok
+    arms["otc"]["calls"] = 0.0
+    assert not judged(methods.named("search_r1"), arms)[2].ok
+    arms = {name: dict(values) for name, values in SEEN["otc"].items()}
+    arms["torl"] |= {"accuracy": 0.0, "productivity": 0.0}
+    assert [check.ok for check in judged(methods.named("otc"), arms)] == [True] * 6
