@@ -33,13 +33,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, output_file
 from miniatures import numbers
 from miniatures.prepare import check_package
 from openrlhf_tir.config.settings import load
@@ -48,9 +49,9 @@ from openrlhf_tir.errors import ConfigError
 from ..quickstart_runs import base_of, seed_of
 from ..real_model.attempt import cpu_name
 from .figures import Figures, as_json, figures, markdown, medians, over_trl
-from .systems import SYSTEMS, Ran, environment, start
+from .systems import RAN, SYSTEMS, Ran, end_session, environment, last_words, start
 from .tasks import RECIPES
-from .work import BARS, SMOLLM2, TOY, Work, began, clear, evaluated, kept, steps_of
+from .work import ACCURACY, BARS, SMOLLM2, TOY, WORK, Work, began, clear, evaluated, kept, steps_of
 
 PRESETS = {
     TOY: {"threads": 1, "micro_batch": 64, "timeout": 900.0, "eval_samples": 4},
@@ -65,31 +66,41 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
     """Trains one system, or takes what it has left, and evaluates the weights that it kept."""
     out = Path(work.out)
     bar = progress.add_task(out.name, total=work.steps)
-    ran = (
-        Ran.read(out)
-        if args.evaluate
-        else start(
-            SYSTEMS[name.partition(AT)[0]],
-            name,
-            work,
-            args.venvs,
-            args.timeout,
-            lambda done: progress.update(bar, completed=done),
-        )
-    )
+    if args.evaluate:
+        ran = Ran.read(out)
+    else:
+        system = SYSTEMS[name.partition(AT)[0]]
+        ran = start(system, work, args.venvs, args.timeout, lambda done: progress.update(bar, completed=done))
     steps = steps_of(out)
     progress.update(bar, completed=len(steps))
-    found: dict[int, float] = {}
-    if kept(out) and not args.no_eval:
-        with (out / "evaluation.log").open("wb") as log:
-            words = [sys.executable, "-m", "benchmarks.peers.evaluate", str(out / "work.json"), str(args.eval_samples)]
-            failed = subprocess.run(
-                words, stdout=log, stderr=subprocess.STDOUT, env=environment(work), check=False
-            ).returncode
-        if failed:
-            sys.exit(f"The evaluation of {name} ended with {failed}; its output is {out / 'evaluation.log'}.")
-        found = evaluated(out)
-    return figures(steps, found, ran, began(out), work.bar)
+    if args.no_eval or not kept(out):
+        return figures(steps, {}, ran, began(out), work.bar)
+    failure = evaluate(work, args.eval_samples)
+    if failure is None:
+        return figures(steps, evaluated(out), ran, began(out), work.bar)
+    why = " ".join(sentence for sentence in (ran.why, failure) if sentence)
+    return replace(figures(steps, {}, ran, began(out), work.bar), why=why)
+
+
+def evaluate(work: Work, samples: int) -> str | None:
+    """Evaluate the weights that a system kept, in a process of its own.
+
+    Returns:
+        A sentence if that failed, which costs the system its accuracy and the others nothing.
+    """
+    out = Path(work.out)
+    (out / ACCURACY).unlink(missing_ok=True)
+    log = out / "evaluation.log"
+    words = [sys.executable, "-m", "benchmarks.peers.evaluate", str(out / WORK), str(samples)]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            words, stdout=file, stderr=subprocess.STDOUT, env=environment(work), start_new_session=True
+        )
+    try:
+        code = process.wait()
+    finally:
+        end_session(process)
+    return f"Its evaluation ended with {code}: {last_words(log)} (its output is {log})." if code else None
 
 
 def planned(name: str, out: Path, base: Path, seed: int, args: argparse.Namespace) -> Work:
@@ -158,10 +169,28 @@ def smollm2_of(base: Path | None, seed: int, out: Path) -> Path:
     return made
 
 
+def earlier(outs: Sequence[Path]) -> list[Work]:
+    """The work of trainings that have ended, in whose directories `outs` all that --evaluate reads is."""
+    if missing := [str(out / file) for out in outs for file in (WORK, RAN) if not (out / file).exists()]:
+        sys.exit(
+            f"--evaluate reads what an earlier run has left, and there is no {', no '.join(missing)}."
+            " Train these systems first, or name the others with --only."
+        )
+    return [Work.read(out / WORK) for out in outs]
+
+
 def names_of(only: list[str], rates: list[float]) -> list[str]:
     """The runs to make: a system of TRL's is run with each of `rates`, if there are any."""
     with_rates = [[f"{name}{AT}{rate:g}" for rate in rates] if name.startswith("trl") else [] for name in only]
     return [run for name, runs in zip(only, with_rates, strict=True) for run in runs or [name]]
+
+
+def base_and_seed(args: argparse.Namespace) -> tuple[Path, int]:
+    """The base model that all systems begin with, made if none is given, and the seed of the first run."""
+    if args.model == SMOLLM2:
+        return smollm2_of(args.base, args.seed, args.out), args.seed
+    base = args.base or base_of(args.seed, {}, args.out)
+    return base, seed_of(base)
 
 
 def main() -> None:
@@ -232,7 +261,7 @@ def main() -> None:
         action="store_true",
         help="train nothing: evaluate what an earlier run with --no-eval has left in --out",
     )
-    add("--markdown", type=Path, metavar="PATH", help="write the table there")
+    add("--markdown", type=output_file, metavar="PATH", help="write the table there")
     args = parser.parse_args()
     if min(args.steps, args.save_every, args.runs) < 1:
         parser.error(f"--steps {args.steps}, --save-every {args.save_every} and --runs {args.runs} must be at least 1.")
@@ -243,22 +272,24 @@ def main() -> None:
     if foreign := sorted({*(args.only or ())} - {*set_up}):
         parser.error(f"--only {' '.join(foreign)}: not set up for --model {args.model}. Known: {', '.join(set_up)}.")
     names = names_of(args.only or set_up, args.trl_lr)
-    if args.model == SMOLLM2:
-        base, seed = smollm2_of(args.base, args.seed, args.out), args.seed
+    numbered = [*product(range(args.runs), names)]
+    outs = [(args.out / (f"{name}-{number + 1}" if number else name)).resolve() for number, name in numbered]
+    if args.evaluate:
+        works = earlier(outs)
     else:
-        base = args.base or base_of(args.seed, {}, args.out)
-        seed = seed_of(base)
+        base, seed = base_and_seed(args)
+        works = [
+            planned(name, out, base, seed + number, args) for (number, name), out in zip(numbered, outs, strict=True)
+        ]
     # systems have sessions of their own, and are ended on the way out
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped by SIGTERM."))
     runs: dict[str, list[Figures]] = {name: [] for name in names}
     bar = BARS[args.model]
     columns = (TextColumn("{task.description:>15}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, disable=not os.isatty(1)) as progress:
-        for number, name in product(range(args.runs), names):
-            out = (args.out / (f"{name}-{number + 1}" if number else name)).resolve()
-            work = (
-                Work.read(out / "work.json") if args.evaluate else planned(name, clear(out), base, seed + number, args)
-            )
+        for (_, name), out, work in zip(numbered, outs, works, strict=True):
+            if not args.evaluate:
+                clear(out)
             runs[name].append(run(name, work, args, progress))
             print(markdown({out.name: runs[name][-1]}).splitlines()[2], flush=True)
     found = {name: medians(of_it) for name, of_it in runs.items()}

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median, median_low
+from statistics import median
 from typing import Any
 
 from .cpu import spent
@@ -116,8 +116,9 @@ def figures(
 
 
 def medians(runs: Sequence[Figures]) -> Figures:
-    """The medians of one system's runs, number by number; the rest is of the run whose seconds are the median. A run
-    that did not reach the bar took longer than all that did. `why`: of the first that has a sentence."""
+    """The medians of one system's runs, number by number; the rest is of the run whose seconds are the median, of those
+    that made an update. A run that did not reach the bar took longer than all that did. `why`: of the first that has a
+    sentence."""
 
     def middle(name: str) -> Any:
         told = [value for run in runs if (value := getattr(run, name)) is not None]
@@ -126,9 +127,9 @@ def medians(runs: Sequence[Figures]) -> Figures:
         found = median(told) if told else math.inf
         return round(found, 3) if math.isfinite(found) else None
 
-    seconds = [run.seconds or 0.0 for run in runs]
+    trained = sorted((run for run in runs if run.seconds is not None), key=lambda run: run.seconds or 0.0)
     return replace(
-        runs[seconds.index(median_low(seconds))],
+        trained[(len(trained) - 1) // 2] if trained else runs[0],
         **{name: middle(name) for name in NUMBERS},
         why=next((run.why for run in runs if run.why), None),
         seconds_to_bar_by_run=tuple(run.seconds_to_bar for run in runs),

@@ -125,18 +125,18 @@ def environment(work: Work) -> dict[str, str]:
     }
 
 
-def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, tick: Callable[[int], None]) -> Ran:
+def start(system: System, work: Work, venvs: Path, timeout_s: float, tick: Callable[[int], None]) -> Ran:
     """Trains to the end. `tick` is told the updates done so far. What keeps it from it is a sentence, in `Ran.why`."""
     out = Path(work.out)
-    try:
-        python = (
-            interpreter(venvs, name.partition("_")[0], system.requirements)
-            if system.requirements
-            else Path(sys.executable)
-        )
-    except Skipped as sentence:
-        return Ran(None, str(sentence)).write(out)
-    words = [str(python), "-m", f"benchmarks.peers.{system.module}", str(work.write()), *system.words]
+    work_file = work.write()
+    python = Path(sys.executable)
+    if system.requirements:
+        package = system.module.partition("_")[0]
+        try:
+            python = interpreter(venvs, package, system.requirements)
+        except Skipped as sentence:
+            return Ran(None, str(sentence)).write(out)
+    words = [str(python), "-m", f"benchmarks.peers.{system.module}", str(work_file), *system.words]
     log = out / "output.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -152,7 +152,7 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
         with PssSampler(process.pid) as memory:
             late = not _ended(process, timeout_s, look)
     finally:
-        _stop(process)
+        end_session(process)
     return Ran(
         round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None), cpu.points
     ).write(out)
@@ -176,8 +176,8 @@ def _ended(process: subprocess.Popen, timeout_s: float, look: Callable[[], None]
     return False
 
 
-def _stop(process: subprocess.Popen) -> None:
-    """Ends what is left of a system: its whole session, sandboxes and workers with it."""
+def end_session(process: subprocess.Popen) -> None:
+    """Ends what is left of the session that a process began: its sandboxes and workers with it."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):  # nobody is left, as it should be
             os.killpg(process.pid, sign)

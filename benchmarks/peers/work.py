@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-STEPS, BEGAN, NOTE, ACCURACY = "steps.jsonl", "began", "note.txt", "accuracy.json"
+WORK, STEPS, BEGAN, NOTE, ACCURACY = "work.json", "steps.jsonl", "began", "note.txt", "accuracy.json"
 TOY, SMOLLM2 = "toy", "smollm2"
 BARS = {TOY: 0.85, SMOLLM2: 0.8}
 """Model -> held-out accuracy that `seconds_to_85`, or `seconds_to_80`, waits for."""
@@ -63,7 +63,7 @@ class Work:
         return BARS[self.model]
 
     def write(self) -> Path:
-        path = Path(self.out) / "work.json"
+        path = Path(self.out) / WORK
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=1))
         return path

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from benchmarks.peers import __main__ as program
 from benchmarks.peers import openrlhf_own, ours, plain, systems, venvs
 from benchmarks.peers.__main__ import names_of, of_recipe, smollm2_of
 from benchmarks.peers.chat_rollout import Batched, Chats
@@ -137,6 +138,14 @@ def test_of_several_runs_the_medians_are_told_and_one_that_never_gets_there_took
     assert medians([of(2)]) == of(2)
 
 
+def test_a_run_without_an_update_stands_for_no_other():
+    never = figures([], {}, Ran(None, NO_WHEEL), None)
+    whole = figures([step(1, 2.0), step(2, 4.0)], {2: 0.9}, Ran(1.0, None, CPU), 1000.0)
+    found = medians([never, whole])
+    assert (found.updates, found.curve, found.why) == (2, ((4.0, 0.9),), NO_WHEEL)
+    assert medians([never, never]).why == NO_WHEEL
+
+
 def test_pips_last_words_are_the_sentence_of_what_cannot_be_installed():
     with pytest.raises(venvs.Skipped, match=r"^trl .*: ERROR: no matching distribution$"):
         venvs._said(
@@ -185,7 +194,6 @@ def test_a_system_that_did_all_updates_is_asked_no_questions(tmp_path):
 def test_a_process_that_fails_is_a_sentence_and_not_an_error(tmp_path):
     ran = systems.start(
         systems.System("no_such_module", "nothing"),
-        "nothing",
         work(clear(tmp_path / "x")),
         tmp_path,
         60.0,
@@ -194,10 +202,64 @@ def test_a_process_that_fails_is_a_sentence_and_not_an_error(tmp_path):
     assert ran.why is not None and "No module named benchmarks.peers.no_such_module" in ran.why
 
 
+def test_a_learning_rate_has_no_venv_of_its_own_and_what_is_skipped_can_be_evaluated_later(tmp_path, monkeypatch):
+    asked = []
+
+    def cannot(venvs_dir: Path, name: str, requirements: tuple[str, ...]) -> Path:
+        asked.append(name)
+        raise venvs.Skipped(NO_WHEEL)
+
+    monkeypatch.setattr(systems, "interpreter", cannot)
+    given = work(clear(tmp_path / "trl@1e-05"))
+    ran = systems.start(systems.SYSTEMS["trl"], given, tmp_path, 1.0, lambda done: None)
+    assert (asked, ran.why) == (["trl"], NO_WHEEL)
+    assert program.earlier([Path(given.out)]) == [given]
+
+
+def test_evaluating_what_was_not_trained_names_all_that_is_missing(tmp_path):
+    work(tmp_path / "ours").write()
+    with pytest.raises(SystemExit, match=r"--evaluate .*ours/ran\.json.*trl/work\.json.*--only"):
+        program.earlier([tmp_path / "ours", tmp_path / "trl"])
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_fails_costs_one_system_its_accuracy(tmp_path):
+    given = work(clear(tmp_path / "x"), model="no such model")
+    given.write()
+    (tmp_path / "x" / "accuracy.json").write_text('{"2": 0.99}')
+    assert re.search(r"ended with 1: .*Error.*evaluation\.log", program.evaluate(given, 1) or "")
+    assert not (tmp_path / "x" / "accuracy.json").exists()
+
+
+def test_what_an_evaluation_started_ends_with_it(tmp_path, monkeypatch):
+    class Stopped(Exception):
+        """As the handler of a signal raises it."""
+
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    wait = process.wait
+
+    def stopped(timeout: float | None = None) -> int:
+        if timeout is None:
+            raise Stopped
+        return wait(timeout)
+
+    monkeypatch.setattr(process, "wait", stopped)
+    begun = {}
+
+    def popen(words: list[str], **given: object) -> subprocess.Popen:
+        begun.update(given)
+        return process
+
+    monkeypatch.setattr(program.subprocess, "Popen", popen)
+    with pytest.raises(Stopped):
+        program.evaluate(work(clear(tmp_path / "x")), 1)
+    assert begun["start_new_session"] and process.returncode == -15
+
+
 @pytest.mark.long
 def test_what_a_variant_of_ours_is_told_reaches_the_training_command(tmp_path):
     misspelt = replace(systems.SYSTEMS["ours_one_rank"], words=("--actor.num_gpu", "1"))
-    systems.start(misspelt, "ours_one_rank", work(clear(tmp_path / "x")), tmp_path, 600.0, lambda done: None)
+    systems.start(misspelt, work(clear(tmp_path / "x")), tmp_path, 600.0, lambda done: None)
     assert "'actor.num_gpu'" in (tmp_path / "x/output.log").read_text()
 
 
