@@ -131,7 +131,8 @@ class _Set(argparse.Action):
         elif self.nargs == "*" and values == ["[]"]:  # an empty list as a recipe writes it
             text = []
         elif self.metavar == KEY_VALUE:  # a flag for each option adds to those before it
-            text = [*namespace.overrides.get(self.dest, ()), *values]
+            before = namespace.overrides.get(self.dest, [])
+            text = values if _is_unset(before) or _is_unset(values) else [*before, *values]
         else:
             text = values
         namespace.overrides = {**namespace.overrides, self.dest: text}
@@ -301,7 +302,8 @@ def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
 def overrides_and_problems(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
     """Return the dotted overrides of parsed arguments; mistakes are added to `problems`.
 
-    Values stay text, but for what text cannot express: None for 'unset' and 'none', and integers of a Literal.
+    Values stay text, but for what text cannot express: None for 'unset' and 'none', an empty list for
+    'none' where names are listed, and integers of a Literal.
     """
     raw = openrlhf_flags.translate(args.compat, args.overrides, problems) | args.overrides
     typed: dict[str, Any] = {}
@@ -312,14 +314,22 @@ def overrides_and_problems(args: argparse.Namespace, problems: Problems) -> dict
     return typed
 
 
-UNSET = ("unset", "none", "None")
+NO = ("none", "None")
+UNSET = ("unset", *NO)
+
+
+def _is_unset(words: Sequence[str]) -> bool:
+    """Return True if the words of a flag are one that stands for None."""
+    return len(words) == 1 and words[0] in UNSET
 
 
 def _typed(s: Setting, value: Any) -> Any:
     word = value[0] if isinstance(value, list) and len(value) == 1 else value
+    kind = _kind(s.info.annotation)
+    if word in NO and kind is tuple and get_args(_without_none(s.info.annotation)) == (str,):
+        return []  # no name, where unset may mean some by default
     if word in UNSET and type(None) in get_args(s.info.annotation):
         return None
-    kind = _kind(s.info.annotation)
     if kind is dict and not isinstance(value, dict):
         return dict(_pair(s.name, text) for text in value)
     if get_origin(kind) is Literal:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -273,37 +273,63 @@ def _joined(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     another one would refuse."""
     kept = dict(base)
     if "env" in kept:
-        kept["env"] = _without_options(kept["env"], over.get("env", {}), "protocol", "options")
+        kept["env"] = _without_replaced_protocol([kept["env"]], [over.get("env", {})])
     if "reward" in kept:
         kept["reward"] = _without_replaced_reward(kept["reward"], over.get("reward", {}))
     if ENVS in kept:
-        kept[ENVS] = {name: _joined_env(env, over.get(ENVS, {}).get(name, {})) for name, env in kept[ENVS].items()}
+        commons = base.get("env", {}), over.get("env", {})
+        kept[ENVS] = {
+            name: _joined_env(env, over.get(ENVS, {}).get(name, {}), *commons) for name, env in kept[ENVS].items()
+        }
     return merge(kept, over)
 
 
-def _joined_env(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the tables of one environment, as `_joined` does those of all."""
-    kept = _without_options(base, over, "protocol", "options")
+def _joined_env(
+    base: Mapping[str, Any], over: Mapping[str, Any], common_base: Mapping[str, Any], common_over: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Merge the tables of one environment, as `_joined` does those of all. It takes the protocol that it does not set
+    from the [env] of both."""
+    kept = _without_replaced_protocol([base, common_base], [over, common_over])
     if "reward" in kept:
         kept["reward"] = _without_replaced_reward(kept["reward"], over.get("reward", {}))
     return merge(kept, over)
 
 
-def _without_options(base: Mapping[str, Any], over: Mapping[str, Any], method: str, options: str) -> dict[str, Any]:
-    """Return a section without `options` if `over` has another value of the setting `method`, for which they are."""
-    replaced = method in base and over.get(method, base[method]) != base[method]
-    return {key: value for key, value in base.items() if not (replaced and key == options)}
+def _without_replaced_protocol(base: Sequence[Mapping[str, Any]], over: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the first section of `base` without the options of a protocol that `over` replaces.
+
+    Args:
+        base: The section, and the one from which it takes what it leaves unset.
+        over: The same sections of the table that wins.
+    """
+    before = next(filter(None, (_set(section, "protocol") for section in base)), None)
+    joined = [{**section, **winner} for section, winner in zip(base, over, strict=True)]
+    now = next(filter(None, (_set(section, "protocol") for section in joined)), None)
+    is_replaced = before is not None and now != before
+    return {key: value for key, value in base[0].items() if not (is_replaced and key == "options")}
 
 
 def _without_replaced_reward(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return [reward] without what `over` replaces: a weighted sum by a name, which it would hide, a name by a sum or
     another name."""
-    kept = _without_options(base, over, "group", "group_options")
-    if base.get("weights"):
-        replaced = "name" in over and not over.get("weights")
+    joined = {**base, **over}
+    left_behind: list[str] = []
+    if _set(base, "group") not in (None, _set(joined, "group")):
+        left_behind.append("group_options")
+    if _set(base, "weights"):
+        takes_back = over.get("weights", {}) in (None, UNSET)
+        is_replaced = takes_back or (bool(_set(over, "name")) and not over.get("weights"))
     else:
-        replaced = bool(over.get("weights")) or ("name" in base and over.get("name", base["name"]) != base["name"])
-    return {key: value for key, value in kept.items() if not (replaced and key in ("weights", "options"))}
+        is_replaced = bool(_set(over, "weights")) or _set(base, "name") not in (None, _set(joined, "name"))
+    if is_replaced:
+        left_behind += ["weights", "options"]
+    return {key: value for key, value in base.items() if key not in left_behind}
+
+
+def _set(section: Mapping[str, Any], field: str) -> Any:
+    """Return the value of a field that a section sets; None if it is absent, None or "unset"."""
+    value = section.get(field)
+    return None if value == UNSET else value
 
 
 def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _groups_of_one(config: Config) -> Iterator[str]:
         if drops:
             yield in_section(
                 f"filter.names = {environment.filter.order} has {drops[0]!r}, which drops every group of one response,"
-                f" and {single_sample}. Set filter.names, e.g. to none.",
+                f" and {single_sample}. Set filter.names, e.g. to [].",
                 environment.section,
             )
 

@@ -41,7 +41,8 @@ class Filter(Section):
     names: list[str] | None = setting(
         None,
         description=(
-            "Filters in the order in which they are called: registered names or your own functions. Empty: none."
+            "Filters in the order in which they are called: registered names or your own functions. Empty, and"
+            " 'none' as a flag: no filter."
             " Unset: accuracy, zero_variance (groups whose rewards are all equal: their advantages are zero), and those"
             " that filter.options switches on. accuracy looks at what is correct, reward"
             " at the rewards (filter.reward_range), so that it keeps groups that are all right."

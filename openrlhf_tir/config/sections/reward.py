@@ -261,7 +261,11 @@ def remote_reward_and_its_url_go_together(c: Config) -> Iterator[Fault]:
             continue
         name = f"{section}.remote_url"
         yield from _not_a_url(name, url_or_file)
-        rewards = [environment.reward for environment in environments if environment.reward.remote_url == url_or_file]
+        rewards = [
+            environment.reward
+            for environment in environments
+            if environment.reward.remote_url == url_or_file and section in ("reward", f"{environment.prefix}reward")
+        ]
         if environments and not any(REMOTE in reward.used for reward in rewards):
             used = dict.fromkeys(reward_name for reward in rewards or [c.reward] for reward_name in reward.used)
             yield About(

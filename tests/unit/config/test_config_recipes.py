@@ -86,6 +86,41 @@ def test_options_of_a_group_reward_and_of_a_protocol_go_with_them(tmp_path):
     assert load(child, {"env.options": {"after": "x"}}).env.options == {"after": "x"}
 
 
+@pytest.mark.parametrize(
+    "over",
+    ['[env]\nprotocol = "tagged"\n', '[envs.calc]\nprotocol = "tagged"\n'],
+    ids=["the common protocol", "the environment's own"],
+)
+def test_options_of_an_environment_go_with_the_common_protocol_that_it_takes(tmp_path, over):
+    write(
+        tmp_path, "base.toml", '[env]\nprotocol = "searchr1"\n[envs.calc]\noptions = { max_turn_tokens = 5 }\n[envs.b]'
+    )
+    calc = load(write(tmp_path, "child.toml", f'extends = "base.toml"\n{over}')).environments["calc"]
+    assert (calc.env.protocol, calc.env.options) == ("tagged", {})
+    kept = load(write(tmp_path, "same.toml", f'extends = "base.toml"\n{over.replace("tagged", "searchr1")}'))
+    assert kept.environments["calc"].env.options == {"max_turn_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "options"),
+    [
+        ({"name": "zerotir", "options": {"a": 1}}, {"weights": "unset"}, {"a": 1}),
+        ({"weights": {"env": 1.0}, "options": {"env": {"reduce": "max"}}}, {"weights": "unset"}, {}),
+        (
+            {"weights": {"env": 1.0}, "options": {"env": {"reduce": "max"}}},
+            {"weights": "unset", "name": "math"},
+            {},
+        ),
+        ({"name": "zerotir", "options": {"a": 1}}, {"name": "unset"}, {}),
+    ],
+)
+def test_a_reward_of_an_environment_that_is_unset_takes_its_options_along(tmp_path, base, over, options):
+    write(tmp_path, "base.toml", dump(nest({"envs.calc.reward": base})))
+    child = write(tmp_path, "child.toml", f'extends = "base.toml"\n{dump(nest({"envs.calc.reward": over}))}')
+    reward = load(child).environments["calc"].reward
+    assert (reward.options, reward.weights) == (options, {})
+
+
 def test_an_unknown_recipe_key_names_the_nearest_and_the_file(tmp_path):
     message = refused(write(tmp_path, "r.toml", "[actor]\nlearnin_rate = 1.0\n"))
     assert "actor.learnin_rate" in message

@@ -57,6 +57,28 @@ def test_a_table_may_be_given_by_a_flag_for_each_entry_and_the_last_value_counts
     assert overrides_of(args)["reward.options"] == {"c": 7, "d": 6}
 
 
+@pytest.mark.parametrize(
+    ("argv", "value"), [("unset --envs.calc.options a=1", {"a": 1}), ("a=1 --envs.calc.options unset", None)]
+)
+def test_unset_among_the_flags_of_a_table_takes_back_those_before_it(parser, argv, value):
+    args = parser.parse_args(["--envs.calc.options", *argv.split()])
+    assert overrides_of(args) == {"envs.calc.options": value}
+
+
+@pytest.mark.parametrize(
+    ("setting", "word", "value"),
+    [
+        ("filter.names", "none", []),
+        ("filter.names", "unset", None),
+        ("envs.calc.filter.names", "none", []),
+        ("sft.mask_blocks", "none", []),
+        ("data.prompt_probs", "none", None),
+    ],
+)
+def test_none_is_the_empty_list_where_names_are_listed_and_unset_elsewhere(parser, setting, word, value):
+    assert overrides_of(parser.parse_args([f"--{setting}", word])) == {setting: value}
+
+
 def test_an_option_without_a_value_is_refused(parser):
     with pytest.raises(ConfigError) as e:
         overrides_of(parser.parse_args(["--reward.options", "c", "--filter.options", "=3"]))

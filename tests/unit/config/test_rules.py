@@ -131,6 +131,16 @@ BROKEN = [
         {**TWO_ENVIRONMENTS, "envs.guess.reward.name": "math", "envs.guess.reward.remote_url": "http://host:1"},
     ),
     (
+        "envs.guess.reward.remote_url",
+        "remote_reward_and_its_url_go_together",
+        {
+            **TWO_ENVIRONMENTS,
+            "envs.calc.reward.remote_url": "http://host:1",
+            "envs.guess.reward.name": "math",
+            "envs.guess.reward.remote_url": "http://host:1",
+        },
+    ),
+    (
         "reward.model_name_or_path",
         "reward_model_is_loaded_and_used",
         {**TWO_ENVIRONMENTS, "envs.guess.reward.name": "model"},
