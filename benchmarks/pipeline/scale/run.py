@@ -180,7 +180,8 @@ async def train(cfg: Config, wanted: Wanted, pool: Noting, ranks: LearnerGroup) 
     async def joined(member: EngineHandle, admit: Callable[[], None]) -> None:
         nonlocal rejoined_s
         await publisher.join(member, admit)
-        rejoined_s = time.monotonic() - (killed_at or 0.0)
+        if killed_at is not None:
+            rejoined_s = time.monotonic() - killed_at
 
     async def kill() -> tuple[str, set[GroupKey]]:
         nonlocal killed_at
