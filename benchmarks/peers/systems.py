@@ -31,6 +31,9 @@ checkout."""
 ONE_RANK = ("--actor.num_gpus_per_node", "1")
 LOOK_EVERY_S = 1.0
 """Between two looks at a system's progress."""
+MEMORY_SHARE = 0.05
+"""The share of a core that sampling a system's memory may take. A sample of six GiB takes .25 s: with the trainer's own
+share there would be 50 s between two, and a run of some minutes would have its peak between them."""
 STOP_S = 60.0
 """For a system to end itself once told: ours waits 20 s for a step (train.stop_grace_s) and then for its processes."""
 RAN = "ran.json"
@@ -149,7 +152,7 @@ def start(system: System, work: Work, venvs: Path, timeout_s: float, tick: Calla
         tick(updates_so_far(out))
 
     try:
-        with PssSampler(process.pid) as memory:
+        with PssSampler(process.pid, max_share=MEMORY_SHARE) as memory:
             late = not _ended(process, timeout_s, look)
     finally:
         end_session(process)

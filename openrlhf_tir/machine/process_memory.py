@@ -19,8 +19,8 @@ import psutil
 
 BYTES_PER_GIB = 1 << 30
 SHARE = 0.005
-"""The largest share of a core that sampling may take. To read a process's PSS the kernel walks its page tables, which
-takes milliseconds, and a run may have hundreds of processes."""
+"""The largest share of a core that a run's own sampling may take. To read a process's PSS the kernel walks its page
+tables, which takes milliseconds, and a run may have hundreds of processes."""
 
 
 class ProcessInfo(NamedTuple):
@@ -91,20 +91,21 @@ class RunProcesses:
 class PssSampler:
     """Samples the memory of a run in a background thread; a context manager.
 
-    It samples every `interval_s`, or less often if that would take more than SHARE of a core. Two kinds of processes
-    are not covered: those that live shorter than the interval, and those whose memory map may not be read (a sandbox in
-    a user namespace of its own). Both are the snippets that tools run.
+    It samples every `interval_s`, or less often if that would take more than `max_share` of a core. Two kinds of
+    processes are not covered: those that live shorter than the interval, and those whose memory map may not be read (a
+    sandbox in a user namespace of its own). Both are the snippets that tools run.
 
     Attributes:
         peak_gib: Largest sum so far, in GiB.
         peak_by_process: Process -> GiB at that moment.
     """
 
-    def __init__(self, root_pid: int | None = None, interval_s: float = 2.0):
+    def __init__(self, root_pid: int | None = None, interval_s: float = 2.0, max_share: float = SHARE):
         self.peak_gib = 0.0
         self.peak_by_process: dict[str, float] = {}
         self._processes = RunProcesses(root_pid or os.getpid())
         self._interval_s = interval_s
+        self._max_share = max_share
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
@@ -131,7 +132,7 @@ class PssSampler:
         while not self._stop.is_set():
             before = time.thread_time()
             self.sample()
-            self._stop.wait(max(self._interval_s, (time.thread_time() - before) / SHARE))
+            self._stop.wait(max(self._interval_s, (time.thread_time() - before) / self._max_share))
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -112,9 +112,10 @@ def test_the_background_thread_samples_at_once_and_stops_with_the_block():
     assert sampler.peak_gib > 0 and not thread.is_alive()
 
 
-def test_what_takes_long_is_sampled_seldom(monkeypatch):
+@pytest.mark.parametrize(("given", "share"), [({}, process_memory.SHARE), ({"max_share": 0.05}, 0.05)])
+def test_what_takes_long_is_sampled_seldom(monkeypatch, given, share):
     """The thread's own CPU time, whatever else the machine does meanwhile."""
-    sampler, waits, spent = PssSampler(interval_s=2.0), [], iter([10.0, 10.001, 20.0, 20.5])
+    sampler, waits, spent = PssSampler(interval_s=2.0, **given), [], iter([10.0, 10.001, 20.0, 20.5])
     monkeypatch.setattr(process_memory.time, "thread_time", lambda: next(spent))
     monkeypatch.setattr(sampler, "sample", lambda: 0.0)
 
@@ -125,4 +126,4 @@ def test_what_takes_long_is_sampled_seldom(monkeypatch):
 
     monkeypatch.setattr(sampler._stop, "wait", wait)
     sampler._run()
-    assert waits == [2.0, 0.5 / process_memory.SHARE]
+    assert waits == [2.0, 0.5 / share]
