@@ -305,7 +305,7 @@ TWINS = {
             "retool",
             "ReTool with SmolLM2: a cold start, then RL",
             "After a short cold start eight updates of RL end higher than eight without it, and than the cold start.",
-            {"rl": Quickstart(flags=EIGHT_UPDATES), "sft_rl": Quickstart(flags=EIGHT_UPDATES, cold_start=96)},
+            {"rl": Quickstart(flags=EIGHT_UPDATES), "sft_rl": Quickstart(flags=EIGHT_UPDATES, cold_start=32)},
             _retool,
         ),
         _twin(
