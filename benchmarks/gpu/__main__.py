@@ -326,6 +326,8 @@ STAGES: dict[str, Stage] = {
     "push_ipc": Stage(push_ipc, 200),
     "learner_3b": Stage(learner("3b", 16_384), 150),
 }
+OF_ONE_MODEL = {"engine", "engine_plain"}
+"""Stages that are compared with each other, and share a model of random weights if none is given."""
 HIDDEN = {"_publish": Stage(_publish, 100), "_expose": Stage(expose, 150)}
 
 
@@ -363,8 +365,9 @@ def run_stages(args: argparse.Namespace, scratch: Path) -> bool:
         if left < min(limit, 30):
             line(stage=name, left_out=f"{left:.0f} s of the budget are left")
             continue
-        command = [sys.executable, "-m", "benchmarks.gpu", "--stage", name, "--model", str(args.model or scratch)]
-        command += ["--recompute", str(args.recompute)]
+        command = [sys.executable, "-m", "benchmarks.gpu", "--stage", name, "--recompute", str(args.recompute)]
+        if model := args.model or (scratch if name in OF_ONE_MODEL else None):
+            command += ["--model", str(model)]
         command += ["--profile"] * args.profile + ["--no-liger"] * args.no_liger
         # A session of its own: vLLM's engine process must end with its stage, or it keeps the card's memory.
         process = subprocess.Popen(
@@ -392,7 +395,11 @@ def main() -> None:
     add = parser.add_argument
     add("--budget", type=float, default=540, help="seconds for all stages (default: %(default)s)")
     add("--only", nargs="+", choices=STAGES, help="some of the stages, in this order")
-    add("--model", type=Path, help="directory of the engine stages' model (default: random weights of 0.5b's shape)")
+    add(
+        "--model",
+        type=Path,
+        help="directory of the engine stages' model (default: random weights of 0.5b's shape; of push_ipc 135m's)",
+    )
     add("--cpu", action="store_true", help="tiny shapes on a CPU: shows that the script works")
     h200.add_learner_options(parser)
     add("--socket", help=argparse.SUPPRESS)
@@ -407,7 +414,7 @@ def main() -> None:
     # A stage has a session of its own, which a signal to this process does not reach: it is ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped by SIGTERM."))
     with tempfile.TemporaryDirectory(prefix="tir-gpu-") as scratch:
-        if args.model is None and {"engine", "engine_plain"} & set(args.only or STAGES):
+        if args.model is None and OF_ONE_MODEL & set(args.only or STAGES):
             h200.write_model(Path(scratch), args.shape)
         all_well = run_stages(args, Path(scratch))
     sys.exit(0 if all_well else 1)

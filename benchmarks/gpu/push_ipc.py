@@ -84,7 +84,7 @@ def push_ipc(args: argparse.Namespace) -> dict[str, Any]:
     args.shape = "tiny" if args.cpu else "135m"
     args.groups, args.samples, args.tokens, args.requests = (2, 2, 64, 8) if args.cpu else (2, 8, 1024, 256)
     with contextlib.ExitStack() as stack:
-        if not any(args.model.glob("*.safetensors")):
+        if args.model is None:
             args.model = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tir-gpu-")))
             h200.write_model(args.model, args.shape)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tir-gpu-")))

@@ -65,7 +65,6 @@ def test_a_steps_operations_are_divided_by_its_own_seconds():
 
 
 def test_the_learner_of_the_stage_push_ipc_is_started_with_flags_that_the_program_knows(monkeypatch, tmp_path, capsys):
-    (tmp_path / "model.safetensors").touch()
     started: list[list[str]] = []
 
     def popen(command: list[str]) -> Process:
@@ -82,6 +81,24 @@ def test_the_learner_of_the_stage_push_ipc_is_started_with_flags_that_the_progra
     monkeypatch.setattr(sys, "argv", started[0][2:])
     gpu.main()
     assert json.loads(capsys.readouterr().out)["socket"].endswith("/learner")
+
+
+def test_pushes_are_of_their_own_small_model_also_behind_the_engine_stages(monkeypatch, capsys):
+    started: dict[str, list[str]] = {}
+
+    def popen(command: list[str], **_: object) -> Process:
+        started[command[command.index("--stage") + 1]] = command
+        return Process(0)
+
+    monkeypatch.setattr(gpu.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(gpu.subprocess, "Popen", popen)
+    monkeypatch.setattr(gpu.os, "killpg", lambda *_: None)
+    monkeypatch.setattr(gpu.h200, "write_model", lambda *_: None)
+    for words in ([], ["--model", "given"]):
+        monkeypatch.setattr(sys, "argv", ["gpu", "--cpu", "--only", "engine", "push_ipc", *words])
+        with pytest.raises(SystemExit):
+            gpu.main()
+        assert ("--model" in started["engine"], "--model" in started["push_ipc"]) == (True, bool(words))
 
 
 @pytest.mark.parametrize(("returncode", "ends_with"), [(0, 0), (1, 1)])
