@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from ..machine.gpus import gpu_count
 from .schema import Config
+from .sections.learner import Ds
 
 
 def runs_here(cfg: Config, environ: Mapping[str, str] = os.environ) -> bool:
@@ -39,26 +40,30 @@ def ranks_of_machine(
     if "num_gpus_per_node" in cfg.actor.model_fields_set or not runs_here(cfg, environ):
         return cfg
     here = gpu_count() if gpus is None else gpus
-    ring = cfg.ds.ring_attn_size
     if fine_tuning:
-        return _with_ranks(cfg, _most_ranks(here, ring, cfg.sft.batch_size, cfg.sft.batch_size))
+        return _with_ranks(cfg, _most_ranks(cfg.ds, here, cfg.sft.batch_size, cfg.sft.batch_size))
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
     samples = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt
     left = here - engines - cfg.reward.replicas
-    return _with_ranks(cfg, _most_ranks(left, ring, samples, cfg.train.batch_size or samples))
+    return _with_ranks(cfg, _most_ranks(cfg.ds, left, samples, cfg.train.batch_size or samples))
 
 
-def _most_ranks(gpus: int, ring: int, batch: int, update: int) -> int:
+def _most_ranks(ds: Ds, gpus: int, batch: int, update: int) -> int:
     """Return the most ranks that the rules accept; 1 if they accept no number.
 
     Args:
+        ds: Its rings are of ranks that share their sequences, and its secondary partition must divide the ranks.
         gpus: Ranks at most.
-        ring: Ranks that share their sequences.
         batch: Samples that must divide over the rings.
         update: Samples of an update, of which every ring needs one.
     """
-    most_rings = min(gpus // ring, update)
-    return next((rings * ring for rings in range(most_rings, 0, -1) if batch % rings == 0), 1)
+    ring = ds.ring_attn_size
+    accepted = (
+        rings * ring
+        for rings in range(min(gpus // ring, update), 0, -1)
+        if batch % rings == 0 and rings * ring % min(ds.zpg, rings * ring) == 0
+    )
+    return next(accepted, 1)
 
 
 def _with_ranks(cfg: Config, ranks: int) -> Config:

@@ -17,6 +17,7 @@ from openrlhf_tir.config.ranks import ranks_of_machine
         (0, {"vllm": {"num_engines": 3}}, 1),
         (8, {}, 4),  # 7 are left, and 128 prompts * 16 samples divide over 4
         (8, {"rollout": {"batch_size": 14, "n_samples_per_prompt": 4}}, 7),
+        (8, {"rollout": {"batch_size": 14, "n_samples_per_prompt": 4}, "ds": {"zpg": 2}}, 4),
         (8, {"ds": {"ring_attn_size": 3}}, 6),  # the two rings have 1024 samples each
         (9, {"train": {"batch_size": 4}}, 4),  # each rank has a sample of every update
         (8, {"vllm": {"num_engines": 2, "tensor_parallel_size": 2}}, 4),
