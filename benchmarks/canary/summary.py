@@ -42,7 +42,7 @@ def evidence_of(line: dict[str, Any]) -> Evidence:
 
 
 def summary(out: Path) -> dict[str, Any]:
-    """Judge every stage in `out`.
+    """Judge every stage in `out`. A figure is None where nothing was collected that it could be of.
 
     `other_texts` are right pushes that were also scored on the texts of a second round, which the reference has not
     seen. A run pools them with those of the first round; here they are judged alone, which is harsher.
@@ -75,12 +75,12 @@ def summary(out: Path) -> dict[str, Any]:
         "mutants_missed": len(missed),
         "missed": missed,
         "mutants_caught_by_read_back": by_read_back,
-        "worst_right_over_threshold": _short(max(rights, default=0.0)),
-        "weakest_mutant_over_threshold": _short(min(compute.values(), default=0.0)),
+        "worst_right_over_threshold": _short(max(rights)) if rights else None,
+        "weakest_mutant_over_threshold": _short(min(compute.values())) if compute else None,
         "other_texts": {
             "pushes": len(others),
             "false_alarms": sum(over > 1 for over in others),
-            "worst_over_threshold": _short(max(others, default=0.0)),
+            "worst_over_threshold": _short(max(others)) if others else None,
         },
         "proof_s_median": _short(median(seconds)) if seconds else None,
         "stages": stages,
@@ -104,8 +104,9 @@ def _judged(lines: list[dict[str, Any]], *, fp32: bool) -> dict[str, Any]:
         reference = references[line["part"]]
         level = disagreement(evidence_of(line))
         if not fp32 and not reference.levels:
-            # A run is calibrated on the weights from disk; here on the first push, which is not judged.
+            # A run is calibrated on the weights from disk; here on the first push, of which only the read-back is judged.
             if not line["fault"]:
+                alarms += line["read_back"] is not None
                 reference.accepted([level.level])
             continue
         over = reference.tolerance.excess(level)

@@ -111,6 +111,21 @@ def test_texts_that_the_reference_has_not_seen_have_figures_of_their_own(tmp_pat
     assert (found["pushes"], found["false_alarms"]) == ({"bf16_1e-05": 3}, 0)
 
 
+def test_without_pushes_there_is_no_worst_one_and_without_faults_no_weakest(tmp_path, monkeypatch):
+    monkeypatch.setattr(summary, "replay", dict)
+    found = summary.summary(tmp_path)
+    assert found["worst_right_over_threshold"] is found["weakest_mutant_over_threshold"] is None
+    assert found["other_texts"]["worst_over_threshold"] is None
+
+
+def test_a_first_push_whose_read_back_found_a_difference_is_a_false_alarm():
+    first = {
+        "part": 0, "fault": "", "read_back": "1 differs", "read_back_s": 1.0, "canary_s": 0.5, "score_s": 0.5,
+        "engine": [[-20.01] * 80], "learner": [[-20.0] * 80], "forced": [70], "shared": [0],
+    }  # fmt: skip
+    assert summary._judged([first], fp32=False)["alarms"] == 1
+
+
 @pytest.mark.parametrize("torn", ["", '{"part": 0, "vers'])
 @pytest.mark.parametrize("whole", [[], [{"part": 0}, {"part": 0}]])
 def test_a_record_that_a_kill_has_torn_is_left_out_and_not_continued(tmp_path, torn, whole):
