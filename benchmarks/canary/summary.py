@@ -104,7 +104,7 @@ def _judged(lines: list[dict[str, Any]], *, fp32: bool) -> dict[str, Any]:
         reference = references[line["part"]]
         level = disagreement(evidence_of(line))
         if not fp32 and not reference.levels:
-            # A run is calibrated on the weights from disk; here on the first push, of which only the read-back is judged.
+            # A run is calibrated on the weights from disk; here on the first push. Only its read-back is judged.
             if not line["fault"]:
                 alarms += line["read_back"] is not None
                 reference.accepted([level.level])

@@ -98,8 +98,12 @@ class Attempt:
 
     @property
     def complete(self) -> bool:
-        """Whether the run came to its end and was evaluated before and after."""
-        return self.status == 0 and bool(self.before) and bool(self.after)
+        """Whether the run came to its end and was evaluated before and after, and without its cold start if it has
+        one."""
+        evaluated = bool(self.before) and bool(self.after)
+        if TASKS[self.task].cold_start:
+            evaluated = evaluated and bool(self.untrained)
+        return self.status == 0 and evaluated
 
 
 def path_of(results: Path, arm: str, seed: int, settings: str, task: str = NUMBERS) -> Path:

@@ -131,6 +131,15 @@ def test_an_attempt_that_failed_is_kept_and_is_not_taken_for_finished(tmp_path):
     assert attempts.path_of(tmp_path, "tool", 1, "ffff") != path
 
 
+def test_an_attempt_without_the_evaluation_of_its_untrained_model_is_run_again(tmp_path):
+    path = attempts.path_of(tmp_path, "tool", 1, "abcdef1234", "search")
+    attempts.write(made(task="search", errors=["evaluation of the untrained model: exit code 1"]), path)
+    assert attempts.stored(path) is None
+    whole = made(task="search", untrained=of(0.1, 0.1, 0.0))
+    attempts.write(whole, path)
+    assert attempts.stored(path) == whole
+
+
 def test_a_run_directory_gives_accuracy_by_kind_failures_and_refused_proofs(tmp_path):
     rows = [
         {
