@@ -1,8 +1,9 @@
-"""The command line of every benchmark: its parser, and the files that it is to write."""
+"""The command line of every benchmark: its parser, the files that it is to write, and how a signal ends it."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -29,3 +30,9 @@ def output_file(text: str) -> Path:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text} cannot be written ({error.strerror}). Give another file.") from None
     return path
+
+
+def end_as_at_ctrl_c() -> None:
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that what a benchmark has started or written is cleared
+    away."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

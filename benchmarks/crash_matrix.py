@@ -38,11 +38,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
 from miniatures.toy.model import save_model
 from miniatures.toy.task import write_data
 
-from .crash_trial import TARGETS, Fault, Job, trial, undisturbed
+from .crash_trial import TARGETS, Fault, Job, killed_at_an_error, trial, undisturbed
 
 
 def planned(args: argparse.Namespace, rng: random.Random) -> Iterator[list[Fault]]:
@@ -100,12 +100,14 @@ def main() -> None:
     write_data(work, seed=0, n_train=200)
 
     job = Job(work, args.model and args.model.absolute(), args.engine, args.mode, args.steps)
-    digest, accuracy, seconds = undisturbed(work / "undisturbed", job)
-    print(f"undisturbed: {seconds:.1f} s of training", flush=True)
+    end_as_at_ctrl_c()
     trials = []
-    for i, faults in enumerate(planned(args, random.Random(args.seed))):
-        trials.append(done := trial(work / f"trial_{i:02d}", job, faults, seconds / args.steps, digest))
-        print(f"{i:3d} {json.dumps(asdict(done))}", flush=True)
+    with killed_at_an_error(work):
+        digest, accuracy, seconds = undisturbed(work / "undisturbed", job)
+        print(f"undisturbed: {seconds:.1f} s of training", flush=True)
+        for i, faults in enumerate(planned(args, random.Random(args.seed))):
+            trials.append(done := trial(work / f"trial_{i:02d}", job, faults, seconds / args.steps, digest))
+            print(f"{i:3d} {json.dumps(asdict(done))}", flush=True)
     passed = [t for t in trials if t.passed]
     if len(passed) == len(trials) and not args.keep:
         shutil.rmtree(work)

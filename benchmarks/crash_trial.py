@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -165,13 +165,17 @@ def strike(process: subprocess.Popen, run_dir: Path, fault: Fault, step_s: float
         time.sleep(0.1)
     time.sleep(fault.due % 1 * step_s)
     while goes_on():
-        if (victim := find(controller_of(psutil.Process(process.pid)), fault.target)) is not None:
-            fault.at_step = last_step(run_dir)
-            if fault.what == "kill":
-                victim.kill()
-            else:
-                freeze(victim)
-            return
+        with suppress(
+            psutil.NoSuchProcess
+        ):  # The one that was found may end by itself, as what an earlier fault costs.
+            if (victim := find(controller_of(psutil.Process(process.pid)), fault.target)) is not None:
+                step = last_step(run_dir)
+                if fault.what == "kill":
+                    victim.kill()
+                else:
+                    freeze(victim)
+                fault.at_step = step
+                return
         time.sleep(0.1)
 
 
@@ -237,6 +241,31 @@ def lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def of_run(run_dir: Path) -> list[psutil.Process]:
+    """Return the living processes that carry the run's mark in their environment, whoever is their parent now."""
+    mark = f"{MARK}={run_dir / 'log'}".encode()
+    marked = []
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                marked.append(psutil.Process(pid))
+    return [process for process in marked if lives(process)]
+
+
+@contextmanager
+def killed_at_an_error(directory: Path) -> Iterator[None]:
+    """Kill the run of a directory, or the runs of those below it, if the block does not come to its end, as at Ctrl-C:
+    a run has a session of its own, so that no signal to the benchmark reaches it."""
+    try:
+        yield
+    except BaseException:
+        for log in [*directory.glob("log"), *directory.glob("*/log")]:
+            for process in of_run(log.parent):
+                with suppress(psutil.Error):
+                    process.kill()
+        raise
 
 
 def last_line(log: Path) -> str:

@@ -42,13 +42,25 @@ from typing import NamedTuple
 
 import psutil
 
-from benchmarks.command import command_parser
-from benchmarks.crash_trial import BATCH, RESTARTS, TARGETS, Job, command, controller_of, find, last_line, lives, start
+from benchmarks.command import command_parser, end_as_at_ctrl_c
+from benchmarks.crash_trial import (
+    BATCH,
+    RESTARTS,
+    TARGETS,
+    Job,
+    command,
+    controller_of,
+    find,
+    killed_at_an_error,
+    last_line,
+    lives,
+    start,
+)
 from benchmarks.soak_watch import Watch, latest_step, pushes_of, role_of
 from miniatures import numbers
 from openrlhf_tir.cli.checks.host import Machine
 from openrlhf_tir.cli.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, STOPPED, TERMINATED
-from openrlhf_tir.pipeline.ledger.audit import AuditCode, audit
+from openrlhf_tir.pipeline.ledger.audit import Audit, AuditCode, audit
 from openrlhf_tir.pipeline.watchdog import DUMP
 
 SAMPLES = "samples.json"
@@ -319,8 +331,7 @@ def problems(
         roles: Kinds of process of which at least one must have lived long enough to be judged.
     """
     yield from soak.failures
-    report = audit(soak.run_dir / "ledger.jsonl")
-    yield from map(str, report.errors)
+    yield from map(str, _audited(soak.run_dir).errors)
     grown = soak.watch.growth()
     for role, grew in grown.items():
         if grew["memory_mib_max"] > growth_mib:
@@ -344,6 +355,12 @@ def problems(
             yield f"false alarms: {name} {count}"
 
 
+def _audited(run_dir: Path) -> Audit:
+    """Replay the run's ledger; a run that ended before it had one has trained nothing and lost nothing."""
+    ledger = run_dir / "ledger.jsonl"
+    return audit(ledger) if ledger.exists() else Audit()
+
+
 def false_alarms(soak: Soak) -> dict[str, int]:
     """Return how often the run took something for wrong that was right: proofs of pushes, and stalls."""
     alarms = {name: int(count) for name, count in soak.watch.alarms.items()}
@@ -358,7 +375,7 @@ def summary(soak: Soak, minutes: float, found: list[str]) -> dict:
         minutes: How long it took.
         found: What did not hold.
     """
-    report = audit(soak.run_dir / "ledger.jsonl")
+    report = _audited(soak.run_dir)
     codes = Counter(error.code for error in report.errors)
     return {
         "minutes": round(minutes, 1),
@@ -422,11 +439,15 @@ def main() -> int:
         words, bars = toy(directory, args.toy), TOY_BARS
     settle = bars.settle if args.settle is None else args.settle
     soak = Soak(words, run_dir, random.Random(args.seed), Watch(run_dir, settle), args.sample)
+    end_as_at_ctrl_c()
     began = time.monotonic()
-    soak.run(60 * args.minutes, args.every)
-    if not soak.over:
-        soak.finish()
-    (directory / SAMPLES).write_text(json.dumps(soak.watch.table()))
+    try:
+        with killed_at_an_error(run_dir):
+            soak.run(60 * args.minutes, args.every)
+            if not soak.over:
+                soak.finish()
+    finally:
+        (directory / SAMPLES).write_text(json.dumps(soak.watch.table()))
     per_update = args.growth_mib_per_update
     found = [
         *problems(

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.crash_trial import MARK, lives
+from benchmarks.crash_trial import lives, of_run
 from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.weights.push_files import push_directory
 
@@ -230,17 +230,6 @@ def latest_step(run_dir: Path) -> int:
         with suppress(ValueError, KeyError, TypeError):
             return int(json.loads(line)["step"])
     return 0
-
-
-def of_run(run_dir: Path) -> list[psutil.Process]:
-    """Return the living processes that carry the run's mark in their environment."""
-    mark = f"{MARK}={run_dir / 'log'}".encode()
-    marked = []
-    for pid in psutil.pids():
-        with suppress(OSError, psutil.Error):
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                marked.append(psutil.Process(pid))
-    return [process for process in marked if lives(process)]
 
 
 def role_of(process: psutil.Process) -> str:

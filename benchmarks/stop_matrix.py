@@ -40,11 +40,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
 from miniatures.toy.model import save_model
 from miniatures.toy.task import write_data
 
-from .crash_trial import Job, clean, command, end, last_step, outcome, start
+from .crash_trial import Job, clean, command, end, killed_at_an_error, last_step, outcome, start
 from .stop_trial import Stopped, stop, wait_until
 
 CLOSING_S = 10.0
@@ -183,36 +183,39 @@ def main() -> None:
     write_data(work, seed=0, n_train=200, n_test=HELD_OUT)
     job = Job(work, None, "torch", "sync", args.steps)
 
-    digest, timing = Run(work / "undisturbed", job, args.grace).timed()
-    print(
-        f"undisturbed: {timing.loading:.0f} s of loading, {timing.step:.1f} s a step, {timing.ending:.0f} s from the"
-        " last step to the end",
-        flush=True,
-    )
+    end_as_at_ctrl_c()
     stops: list[Stopped] = []
     phases: Counter[str] = Counter()
     exact = 0
-    for i, moments in enumerate(planned(5 if args.quick else args.moments, args.steps, random.Random(args.seed))):
-        run, before = Run(work / f"run_{i:02d}", job, args.grace, args.to), len(stops)
-        for moment in moments:
-            found = run.stopped_at(moment, timing)
-            outcome = {"hit": found[0], **asdict(found[1])} if found else {"missed": True}
-            print(f"{i:3d} {json.dumps({**asdict(moment), **outcome})}", flush=True)
-            if found:
-                phases[found[0]] += 1
-                stops.append(found[1])
-        same = run.finished(digest)
-        exact += same * (len(stops) - before)
-        verdict = "the same weights, audit clean" if same else "NOT the end of the undisturbed run"
-        print(f"{i:3d} resumed to its end: {verdict}", flush=True)
+    with killed_at_an_error(work):
+        digest, timing = Run(work / "undisturbed", job, args.grace).timed()
+        print(
+            f"undisturbed: {timing.loading:.0f} s of loading, {timing.step:.1f} s a step,"
+            f" {timing.ending:.0f} s from the last step to the end",
+            flush=True,
+        )
+        for i, moments in enumerate(planned(5 if args.quick else args.moments, args.steps, random.Random(args.seed))):
+            run, before = Run(work / f"run_{i:02d}", job, args.grace, args.to), len(stops)
+            for moment in moments:
+                found = run.stopped_at(moment, timing)
+                outcome = {"hit": found[0], **asdict(found[1])} if found else {"missed": True}
+                print(f"{i:3d} {json.dumps({**asdict(moment), **outcome})}", flush=True)
+                if found:
+                    phases[found[0]] += 1
+                    stops.append(found[1])
+            same = run.finished(digest)
+            exact += same * (len(stops) - before)
+            verdict = "the same weights, audit clean" if same else "NOT the end of the undisturbed run"
+            print(f"{i:3d} resumed to its end: {verdict}", flush=True)
 
     in_grace = sum(s.in_order and s.seconds <= args.grace + CLOSING_S for s in stops)
-    passed = in_grace == exact == len(stops) and not any(s.left for s in stops)
+    passed = 0 < in_grace == exact == len(stops) and not any(s.left for s in stops)
     if passed and not args.keep:
         shutil.rmtree(work)
     else:
         print(f"runs: {work}")
-    p50, p90 = np.percentile([s.seconds for s in stops], [50, 90])
+    seconds = [s.seconds for s in stops]
+    p50, p90 = (round(float(p), 1) for p in np.percentile(seconds, [50, 90])) if seconds else (None, None)
     summary = {
         "moments": len(stops),
         "phases": dict(sorted(phases.items())),
@@ -220,8 +223,8 @@ def main() -> None:
         "stopped_in_grace": in_grace,
         "left_processes": sum(len(s.left) for s in stops),
         "resumed_exact": exact,
-        "seconds_to_stop_p50": round(float(p50), 1),
-        "seconds_to_stop_p90": round(float(p90), 1),
+        "seconds_to_stop_p50": p50,
+        "seconds_to_stop_p90": p90,
         "to": args.to,
         "grace_s": args.grace,
         "steps": args.steps,

@@ -14,7 +14,7 @@ import psutil
 
 from openrlhf_tir.cli.exit_codes import DONE, STOPPED, TERMINATED
 
-from .crash_trial import MARK, TIMEOUT_S, last_line, last_step, lives
+from .crash_trial import TIMEOUT_S, last_line, last_step, lives, of_run
 
 LEFT_S = 20.0
 """Seconds for the kernel to end what was killed and for init to take it away, once the run itself is gone."""
@@ -40,16 +40,6 @@ class Stopped:
         """Also the signal's own code, before there is a run that could be left half done; and 0, when it came after the
         last of the work."""
         return self.code in (STOPPED, DONE, -signal.SIGTERM, TERMINATED)
-
-
-def of_run(run_dir: Path) -> set[psutil.Process]:
-    """Every process whose environment says that it comes from this run, whoever is its parent now."""
-    found = set()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(MARK) == str(run_dir / "log"):
-                found.add(process)
-    return found
 
 
 def wait_until(process: subprocess.Popen, run_dir: Path, reached: Callable[[], bool]) -> bool:
@@ -82,7 +72,7 @@ def stop(process: subprocess.Popen, run_dir: Path, send: Callable[[], object] | 
         seen |= _below(process)
         time.sleep(0.2)
     seconds = time.monotonic() - began
-    _, alive = psutil.wait_procs(seen | of_run(run_dir), timeout=LEFT_S)
+    _, alive = psutil.wait_procs({*seen, *of_run(run_dir)}, timeout=LEFT_S)
     return Stopped(
         process.returncode,
         round(seconds, 1),
@@ -93,7 +83,7 @@ def stop(process: subprocess.Popen, run_dir: Path, send: Callable[[], object] | 
 
 
 def _hung(process: subprocess.Popen, run_dir: Path) -> RuntimeError:
-    for one in _below(process) | of_run(run_dir):
+    for one in {*_below(process), *of_run(run_dir)}:
         with suppress(psutil.Error):
             one.kill()
     process.kill()

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import time
 from pathlib import Path
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
 from miniatures.seeds import seeds
 from miniatures.tasks import NUMBERS, TASKS
 
@@ -49,7 +48,7 @@ def main() -> None:
     if len(args.flags) % 2 or any(not name.startswith("--") for name in args.flags[::2]):
         parser.error("flags after -- are pairs of a name and a value")
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run under way is stopped, too
+    end_as_at_ctrl_c()
     started = time.monotonic()
     flags = tuple(args.flags)
     attempts: list[Attempt] = []

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from benchmarks.crash_trial import start
+from benchmarks.crash_trial import killed_at_an_error, of_run, start
 from benchmarks.soak import GROWTH_DESCRIPTORS, GROWTH_MIB, MOST_IDLE_STARTS, TOY_BARS, Soak, problems, summary
-from benchmarks.soak_watch import MIN_SAMPLES, Life, Sample, Watch, latest_step, of_run, own_memory, smaps
+from benchmarks.soak_watch import MIN_SAMPLES, Life, Sample, Watch, latest_step, own_memory, smaps
 from openrlhf_tir.cli.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED
 
 RUN = f"""
@@ -124,6 +124,25 @@ def test_a_soak_whose_time_is_over_stops_its_run(stage):
     on = stage()
     on.soak.run(0.0, every_s=60)
     assert sum(on.soak.codes.values()) == 1 and of_run(on.run_dir) == []
+
+
+def test_a_benchmark_that_is_interrupted_leaves_no_process_of_its_run(stage):
+    on = stage(what=STAYS)
+    process = on.started()
+    assert len(of_run(on.run_dir)) == 2
+    with pytest.raises(KeyboardInterrupt), killed_at_an_error(on.run_dir):
+        raise KeyboardInterrupt
+    process.wait(60)
+    psutil.wait_procs(of_run(on.run_dir), timeout=60)
+    assert of_run(on.run_dir) == []
+
+
+def test_a_run_that_ends_before_it_has_a_ledger_is_judged_by_its_last_words(tmp_path):
+    soak = Soak([], tmp_path, random.Random(3), Watch(tmp_path), sample_s=0.05)
+    soak.fail("the reason", hopeless=True)
+    limits = {"growth_mib": 1, "growth_mib_per_update": 1, "growth_descriptors": 1}
+    assert [*problems(soak, **limits, roles=())] == ["the reason"]
+    assert summary(soak, 1.0, ["the reason"])["passed"] is False
 
 
 @pytest.mark.parametrize("code", [MISTAKE, HOPELESS])

@@ -10,9 +10,9 @@ from collections import Counter
 
 import psutil
 
-from benchmarks.crash_trial import start
+from benchmarks.crash_trial import of_run, start
 from benchmarks.stop_matrix import planned
-from benchmarks.stop_trial import Stopped, of_run, stop
+from benchmarks.stop_trial import Stopped, stop
 from openrlhf_tir.cli.exit_codes import FAULT, NO, STOPPED
 
 OBEDIENT = (
@@ -62,4 +62,4 @@ def test_a_process_that_outlives_its_run_is_found_though_nobody_is_its_parent(tm
     (child,) = of_run(tmp_path / "leaky")
     child.kill()
     psutil.wait_procs([child], timeout=60)
-    assert of_run(tmp_path / "leaky") == set()
+    assert of_run(tmp_path / "leaky") == []
