@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,10 @@ WORDS = [
     "for", "all", "positive", "integers", "which", "are", "divisible", "by", "when", "number", "smallest", "possible",
     "real", "polynomial", "circle", "radius", "point", "line", "segment", "area", "equals",
 ]  # fmt: skip
+DATA_SET = "dapo.parquet"
+SIZE = "dapo.json"
+"""File, beside the data set, of its numbers of rows and of problems."""
+CACHE = "cache"
 ROWS_A_WRITE = 50_000
 SAMPLE_EVERY_S = 0.1
 
@@ -82,6 +87,18 @@ def write_data_set(path: Path, rows: int, distinct: int) -> None:
             del places[:size]
 
 
+def made_data_set(directory: Path, rows: int, distinct: int) -> Path:
+    """Return the data set in the directory, written unless one of the same size is there whole."""
+    data_set = directory / DATA_SET
+    size = directory / SIZE
+    wanted = json.dumps([rows, distinct])
+    if not (data_set.is_file() and size.is_file() and size.read_text() == wanted):
+        size.unlink(missing_ok=True)
+        write_data_set(data_set, rows, distinct)
+        size.write_text(wanted)
+    return data_set
+
+
 def write_tokenizer(directory: Path, data_set: Path) -> None:
     """Train a byte-level BPE of 8,000 tokens on the first problems and save it as a model's tokenizer."""
     import pyarrow.parquet as pq
@@ -108,7 +125,7 @@ def start(directory: Path, model: str) -> None:
 
     flags = {
         "run_dir": str(directory / "run"),
-        "data.prompt_dataset": str(directory / "dapo.parquet"),
+        "data.prompt_dataset": str(directory / DATA_SET),
         "data.input_template": "zerotir",
         "actor.model_name_or_path": model,
         "train.num_episodes": 1,
@@ -142,7 +159,7 @@ def measured(directory: Path, model: str) -> dict[str, Any]:
     began = time.monotonic()
     peak = 0
     cpu_s = 0.0
-    environment = {**os.environ, "XDG_CACHE_HOME": str(directory / "cache")}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(directory / CACHE)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
         process = psutil.Process(child.pid)
         while child.poll() is None:
@@ -183,9 +200,8 @@ def main() -> None:
     with nullcontext(args.directory) if args.directory else tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         directory.mkdir(parents=True, exist_ok=True)
-        data_set = directory / "dapo.parquet"
-        if not data_set.is_file():
-            write_data_set(data_set, args.rows, args.distinct)
+        shutil.rmtree(directory / CACHE, ignore_errors=True)  # of an earlier call: the first start finds none
+        data_set = made_data_set(directory, args.rows, args.distinct)
         if not args.model:
             write_tokenizer(directory / "tokenizer", data_set)
         model = args.model or str(directory / "tokenizer")
