@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -30,7 +29,9 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
+from miniatures.end_process import end_process
+from miniatures.reproduce.commands import STOP_S
 
 POLL_S = 0.1
 RUN_DIR = ("--run-dir", "--run_dir")
@@ -45,6 +46,18 @@ KINDS = {
     "ray": "Ray's daemons",
 }
 """Part of a process' command line -> what it is; the first that fits counts."""
+
+
+def run_dir_of(arguments: Sequence[str]) -> Path | None:
+    """Return the run directory that the arguments give, as `--run-dir DIR` or `--run-dir=DIR`; None without one."""
+    for number, word in enumerate(arguments):
+        flag, given, value = word.partition("=")
+        if flag not in RUN_DIR:
+            continue
+        if given:
+            return Path(value)
+        return Path(arguments[number + 1]) if number + 1 < len(arguments) else None
+    return None
 
 
 def kind_of(command: Sequence[str]) -> str:
@@ -87,7 +100,8 @@ def measure(arguments: Sequence[str], run_dir: Path, limit_s: float) -> dict[str
     reached: dict[str, float] = {}
     with log.open("w") as output:
         command = [sys.executable, "-m", "openrlhf_tir.cli", *arguments]
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
     driver = psutil.Process(process.pid)
     try:
         while "first_token" not in reached:
@@ -107,11 +121,7 @@ def measure(arguments: Sequence[str], run_dir: Path, limit_s: float) -> dict[str
             time.sleep(POLL_S)
         return {"seconds": reached, "cpu_s": cpu_by_kind(driver), "cores": os.cpu_count()}
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        end_process(process, STOP_S)
 
 
 def main() -> None:
@@ -119,10 +129,10 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600, help="seconds (default: %(default)s)")
     parser.add_argument("arguments", nargs="+", help="of openrlhf-tir, after --")
     args = parser.parse_args()
-    flag = next((word for word in args.arguments if word in RUN_DIR), None)
-    if flag is None:
+    run_dir = run_dir_of(args.arguments)
+    if run_dir is None:
         parser.error(f"the arguments have no {RUN_DIR[0]}: give the run a directory, where its marks are looked for")
-    run_dir = Path(args.arguments[args.arguments.index(flag) + 1])
+    end_as_at_ctrl_c()
     print(json.dumps(measure(args.arguments, run_dir, args.limit)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.start_up import TOKENS, kind_of, tokens_of
+from benchmarks.start_up import TOKENS, kind_of, run_dir_of, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,19 @@ from benchmarks.start_up import TOKENS, kind_of, tokens_of
 )
 def test_a_process_is_told_by_its_command_line(command, kind):
     assert kind_of(command) == kind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "run_dir"),
+    [
+        (["train", "--run-dir", "runs/a", "--recipe", "x"], Path("runs/a")),
+        (["train", "--run_dir=runs/a"], Path("runs/a")),
+        (["train", "--run-dir"], None),
+        (["train"], None),
+    ],
+)
+def test_the_run_directory_is_found_however_it_is_written(arguments, run_dir):
+    assert run_dir_of(arguments) == run_dir
 
 
 def test_an_actor_that_does_not_answer_has_sampled_nothing(tmp_path):
