@@ -42,7 +42,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
 from openrlhf_tir.cluster.process_watch import peak_rss_bytes
 
 from .weights_broadcast import broadcasts
@@ -327,6 +327,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="6 million parameters")
     args = parser.parse_args()
+    end_as_at_ctrl_c()
     alone()
     policy = Policy(QUICK if args.quick else {**SHAPES, "num_hidden_layers": args.layers})
     out: dict[str, Any] = {"parameters": sum(p.numel() for p in policy.module.parameters()), "rounds": args.rounds}

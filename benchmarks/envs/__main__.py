@@ -27,7 +27,7 @@ import sys
 
 import aiohttp
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
 from env_servers.functions.make_tasks import make_task
 from env_servers.puzzles.gym import MISSING, installed
 
@@ -173,7 +173,9 @@ def main() -> None:
     parser.add_argument(
         "--passages", type=int, default=1_000_000, metavar="N", help="of the search (default: %(default)s)"
     )
-    print(json.dumps(asyncio.run(measure(parser.parse_args()))))
+    args = parser.parse_args()
+    end_as_at_ctrl_c()
+    print(json.dumps(asyncio.run(measure(args))))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ import aiohttp
 
 START_TIMEOUT_S = 60.0
 DEADLINE_S = 60.0
+END_S = 60.0
+"""Seconds that a server has to end when it is asked to, before it is killed."""
 
 
 class Load(NamedTuple):
@@ -120,7 +122,8 @@ async def plain_python(snippets: Sequence[str], seconds: float) -> Load:
 
 @contextmanager
 def started(module: str, *flags: str, log: Path | None = None) -> Iterator[tuple[str, int]]:
-    """(base URL, process id) of a server on a free port. `log`: where its messages go; None: here."""
+    """(base URL, process id) of a server on a free port, which ends with the block. `log`: where its messages go; None:
+    here."""
     with tempfile.TemporaryDirectory() as scratch, log.open("wb") if log else nullcontext() as out:
         port_file = Path(scratch, "port")
         process = subprocess.Popen([sys.executable, "-m", module, "--port-file", str(port_file), *flags], stderr=out)
@@ -128,9 +131,13 @@ def started(module: str, *flags: str, log: Path | None = None) -> Iterator[tuple
             give_up = time.monotonic() + START_TIMEOUT_S
             while not port_file.exists():
                 if process.poll() is not None or time.monotonic() > give_up:
-                    sys.exit(f"{module} did not start; its message is above.")
+                    sys.exit(f"{module} did not start; its message is {f'in {log}' if log else 'above'}.")
                 time.sleep(0.05)
             yield f"http://127.0.0.1:{port_file.read_text()}", process.pid
         finally:
             process.terminate()
-            process.wait(60)
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -30,7 +30,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
 from openrlhf_tir.config.openrlhf_flags import flags_honoured
 
 from . import head as head_part
@@ -147,6 +147,7 @@ def main() -> None:
         help="of the parts memory and step: smollm2 (its shape), tiny, or a directory [%(default)s]",
     )
     args = parser.parse_args()
+    end_as_at_ctrl_c()
     found: dict[str, Any] = {"load_before": os.getloadavg()[0]}
     for part in args.only:
         found |= BY_NAME[part](args.quick, args.model) if part in BY_NAME else PARTS[part](args.quick)

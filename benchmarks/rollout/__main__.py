@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Lognormal, Workload
 
 from ..envs.load import started
@@ -158,6 +158,7 @@ def main() -> None:
         "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}"
     )
     args = parser.parse_args()
+    end_as_at_ctrl_c()
     seed = Workload.read(args.workload)
     w = replace(seed, env_latency_s=Lognormal(0.3, 5.0, seed.env_latency_s.max))
     found: dict[str, float] = {}

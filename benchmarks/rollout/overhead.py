@@ -88,16 +88,17 @@ async def ours(w: Workload, turns: int, codec: Codec, url: str | None = None, li
             done += per_group
 
     start = Stretch()
-    slots = [asyncio.create_task(slot(i)) for i in range(live // GROUP)]
-    while done < turns // 5:  # full load by now
-        await asyncio.sleep(0.05)
-    warm, at = Stretch(), done
-    waits = actor.request_queue.waits_s = histogram("waits", "waits", [i / 2000 for i in range(1, 400)])
-    while done < turns:
-        await asyncio.sleep(0.05)
-    _, wall, growth = warm.until_now()
-    per_s = (done - at) / wall
-    await asyncio.gather(*slots)
+    async with asyncio.TaskGroup() as slots:  # one that fails ends the measurement: without it no turn may come
+        for number in range(live // GROUP):
+            slots.create_task(slot(number))
+        while done < turns // 5:  # full load by now
+            await asyncio.sleep(0.05)
+        warm, at = Stretch(), done
+        waits = actor.request_queue.waits_s = histogram("waits", "waits", [i / 2000 for i in range(1, 400)])
+        while done < turns:
+            await asyncio.sleep(0.05)
+        _, wall, growth = warm.until_now()
+        per_s = (done - at) / wall
     cpu, wall, _ = start.until_now()
     if isinstance(envs, EnvClient):
         await envs.close()
