@@ -231,7 +231,9 @@ async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
     for number, line in enumerate(args.rows.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
             try:
-                numbered_rows.append((number, row_of(json.loads(line), args.protocol, args.root, frame)))
+                row = row_of(json.loads(line), args.protocol, args.root, frame)
+                json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair, before hours of trials
+                numbered_rows.append((number, row))
             except ValueError as e:
                 raise ValueError(f"{args.rows}:{number}: {e}") from None
     is_tried = args.mirror is not None or any("tests" in row["meta"] for _, row in numbered_rows)
@@ -345,6 +347,8 @@ def filled(path: Path) -> int:
 async def collected(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows. Hundreds of them take minutes, so a bar on stderr shows the progress.
 
+    If the trials end early (a fault of the sandbox, Ctrl-C), the rows until then are in a file beside --out.
+
     Raises:
         ValueError: A row is malformed.
         SandboxError: The rows could not be tried.
@@ -364,9 +368,14 @@ async def collected(args: argparse.Namespace) -> list[dict[str, Any]]:
             args.split,
             _frame_of(args),
         )
-    async for row in source:
-        collected_rows.append(row)
-        progress.update(len(collected_rows) / total)
+    try:
+        async for row in source:
+            collected_rows.append(row)
+            progress.update(len(collected_rows) / total)
+    except BaseException:
+        if collected_rows:
+            write_rows(args.out.with_name(f"{args.out.name}.part"), collected_rows, ", made before the fault")
+        raise
     return collected_rows
 
 

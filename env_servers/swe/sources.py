@@ -198,6 +198,7 @@ async def _git(repository: str, arguments: list[str], stdin_bytes: bytes = b"") 
     finally:
         if process.returncode is None:
             process.kill()
+            await process.wait()  # otherwise it stays a zombie, and its pipes stay open, until they are collected
     return data if process.returncode == 0 else errors.decode("utf-8", "replace").strip()
 
 

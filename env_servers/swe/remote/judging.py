@@ -63,7 +63,8 @@ READ_ONE = """[ ! -f {path} ] || cp {path} "$here/out/true.{number}"
 git show HEAD:{path} > "$here/out/seen.{number}" 2> /dev/null || rm -f "$here/out/seen.{number}"
 """
 TESTS = """here=$PWD
-{{ {setup}; }} || exit
+{{ {setup}; }} || {{ mv "$here/not_begun" "$here/out/"; exit 90; }}
+rm "$here/not_begun"
 {placed}
 cd {root} && exec python "$here/tests.py" > /dev/null 2>&1
 """
@@ -248,18 +249,22 @@ async def _tested(
     root = shlex.quote(layout.root)
     placed = [f'cp "$here/file.{i}" {root}/{shlex.quote(path)} || exit 91' for i, path in enumerate(files or ())]
     numbered_files = {f"file.{i}": content for i, content in enumerate((files or {}).values())}
+    # Gone before the patched code runs, which therefore cannot make its own failure look like one of the set-up.
+    not_begun = secrets.token_bytes(16)
     try:
         done = await run_job(
             container,
             TESTS.format(root=root, setup=layout.setup, placed="\n".join(placed)),
-            {"tests.py": tests.encode(), **numbered_files},
+            {"tests.py": tests.encode(), "not_begun": not_begun, **numbered_files},
             layout.test_s,
         )
     except RuntimeFault as e:
         if not e.began:
             raise
         raise LostInTests(f"the container was lost while tests ran in it: {type(e).__name__}: {e}") from e
-    # Any other exit status may be the patched code's own. That the set-up works was seen when the patch was laid out.
+    if files is None and done.out.get("not_begun") == not_begun:  # beside copies, patched code may have broken it
+        raise RuntimeBroken(f"the set-up failed in the container before the tests, after it had worked: {done.log}")
+    # Any other exit status may be the patched code's own.
     if done.status in TIME_LIMIT:
         return Outcome({}, "time_limit")
     return judge(done.out.get("report", b""), token, controls)

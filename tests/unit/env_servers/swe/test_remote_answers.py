@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import zipfile
 
 import pytest
 
+from env_servers.swe.remote import judging
 from env_servers.swe.remote.backend import image_of
 from env_servers.swe.remote.container import MAX_TOTAL_BYTES, Container
 from env_servers.swe.remote.docker import Docker, DockerOptions
 from env_servers.swe.remote.faults import RuntimeBroken, RuntimeLate
 from env_servers.swe.remote.http import RuntimeHttp
 from env_servers.swe.remote.image_layout import ImageLayout, prepare_repository
-from env_servers.swe.remote.jobs import run_job
+from env_servers.swe.remote.jobs import Done, run_job
 from env_servers.swe.remote.judging import _read_tests
 from env_servers.swe.task import SweTask
 
@@ -91,6 +93,33 @@ async def test_a_container_that_is_too_slow_to_be_prepared_is_late_and_no_unfit_
 async def test_a_patch_is_not_believed_because_its_tests_cannot_be_read(status, fault):
     with pytest.raises(fault):
         await _read_tests(Container(ScriptEnds(status), "http://c", "id", ""), ImageLayout(), ["t.py"])
+
+
+@pytest.mark.parametrize("setup_works", [True, False])
+async def test_a_set_up_that_fails_before_the_tests_is_no_verdict(setup_works, tmp_path, monkeypatch):
+    """And code of the patch that ends like it, wherever it looks for the mark, is judged."""
+
+    async def run(_container, script, files, _seconds):
+        (tmp_path / "out").mkdir()
+        for name, content in {**files, "run.sh": script.encode()}.items():
+            (tmp_path / name).write_bytes(content)
+        status = subprocess.run(["bash", "run.sh"], cwd=tmp_path, check=False).returncode
+        return Done(status, {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()})
+
+    monkeypatch.setattr(judging, "run_job", run)
+    patched = tmp_path / "bin" / "python"
+    patched.parent.mkdir()
+    patched.write_text(
+        f"#!/bin/bash\ncp {tmp_path}/not_begun {tmp_path}/out/ || touch {tmp_path}/out/not_begun\nexit 90\n"
+    )
+    patched.chmod(0o755)
+    setup = f"export PATH={patched.parent}:$PATH" if setup_works else "(exit 137)"
+    testing = judging._tested(container(b""), ImageLayout(root=str(tmp_path), setup=setup), ["t.py"], [])
+    if setup_works:
+        assert (await testing).ended == "no_report"
+    else:
+        with pytest.raises(RuntimeBroken):
+            await testing
 
 
 async def test_a_download_that_unpacks_to_gigabytes_is_cut():

@@ -403,6 +403,27 @@ def test_a_malformed_row_leaves_the_file_of_an_earlier_call_as_it_was(tmp_path, 
     assert out.read_text() == "earlier\n"
 
 
+def test_a_row_that_no_file_can_hold_is_named_before_rows_are_tried(tmp_path, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n" + json.dumps(ROW | {"problem_statement": "half of a pair: \ud800"}) + "\n")
+    with pytest.raises(SystemExit, match=f"{rows}:2"):
+        converted(monkeypatch, rows, rows)
+
+
+@pytest.mark.parametrize("fault", [SandboxError("gone"), KeyboardInterrupt()])
+def test_rows_that_were_made_before_a_fault_are_kept_beside_the_file(fault, tmp_path, monkeypatch):
+    async def made(*args):
+        yield {"id": 1}
+        raise fault
+
+    monkeypatch.setattr(make_tasks, "rows", made)
+    monkeypatch.setattr(sys, "argv", ["make_tasks", "--out", str(tmp_path / "rows.jsonl")])
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        make_tasks.main()
+    (part,) = tmp_path.iterdir()
+    assert part.name == "rows.jsonl.part" and json.loads(part.read_text()) == {"id": 1}
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
