@@ -34,7 +34,7 @@ from env_servers.swe.remote.faults import (
 )
 from env_servers.swe.remote.http import RuntimeHttp
 from env_servers.swe.remote.image_layout import ImageLayout
-from env_servers.swe.remote.jobs import Done, run_job
+from env_servers.swe.remote.jobs import Done, run_job, run_setup
 from env_servers.swe.remote.judging import judged
 from env_servers.swe.rows import RowUnfit
 from env_servers.swe.stages import Stages
@@ -362,14 +362,18 @@ async def test_endless_copies_are_the_patchs_fault_only_if_they_end_without_it(
     patched = set()
     stalled = itertools.count()
 
-    async def stalling(container, script, files, seconds):
+    async def laid_out(container, script, files, seconds):
         if files.get("model.patch"):
             patched.add(container.runtime_id)
+        return await run_setup(container, script, files, seconds)
+
+    async def stalling(container, script, files, seconds):
         is_copy = "tests.py" in files and "file.0" in files
         if is_copy and (without or container.runtime_id in patched) and next(stalled) < stalls:
             return done
         return await run_job(container, script, files, seconds)
 
+    monkeypatch.setattr(judging, "run_setup", laid_out)
     monkeypatch.setattr(judging, "run_job", stalling)
     reason, containers, faults = expected
     if reason is None:
