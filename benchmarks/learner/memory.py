@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -43,6 +43,8 @@ SHARING = 8
 """Responses to a prompt where prompts are shared; half of a sequence's tokens are its prompt."""
 SAMPLE_S = 0.25
 """Seconds between two readings of PSS, each of which walks a process's page tables."""
+END_S = 120.0
+"""Seconds that the other ranks have to end after the first one that did."""
 SMOLLM2 = {
     "vocab_size": 49152,
     "hidden_size": 576,
@@ -145,6 +147,8 @@ def _run(way: str, ranks: int, work: Work) -> dict[str, Any]:
         seconds: list[float] = []
         lines = _lines(running[0].stdout)
         while True:
+            # Rank 0 tells of the updates, so the way goes on until that one ends; the others may end before it.
+            is_over = running[0].poll() is not None or any(process.poll() for process in running)
             now = sum(pss_bytes(process.pid) or 0 for process in running)
             peak = max(peak, now)
             for line in lines():
@@ -158,12 +162,15 @@ def _run(way: str, ranks: int, work: Work) -> dict[str, Any]:
                     f" {told['pss'] / 1e9:5.2f} GB after it, peak so far {peak / 1e9:5.2f} GB",
                     flush=True,
                 )
-            if any(process.poll() is not None for process in running):
+            if is_over:
                 break
             time.sleep(SAMPLE_S)
-        codes = [process.wait(timeout=120) for process in running]
-    if any(codes):
-        raise SystemExit(f"{' '.join(command)} ended with {codes}; the error is above.")
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=END_S)
+        codes = [process.poll() for process in running]
+    if any(code != 0 for code in codes):
+        raise SystemExit(f"{' '.join(command)} ended with {codes}, None where it had to be killed; the error is above.")
     return {"peak": peak, "levels": levels, "seconds": median(seconds[1:] or seconds)}
 
 

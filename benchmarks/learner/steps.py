@@ -80,6 +80,11 @@ def measure(size: Size) -> dict:
         try:
             out, _ = running[0].communicate(timeout=TIMEOUT_S)
             codes = [process.wait(timeout=60) for process in running]
+        except subprocess.TimeoutExpired as late:
+            raise SystemExit(
+                f"The ranks of {' '.join(command)} did not end within {late.timeout:.0f} s: one of them died, with the"
+                " error above, or the machine is too busy to measure on."
+            ) from None
         finally:
             for process in running:
                 process.kill()
@@ -90,7 +95,7 @@ def measure(size: Size) -> dict:
 
 
 def one(size: Size, directory: str, port: int, rank: int) -> None:
-    """Called in each rank's process; rank 0 prints what was measured so far, a line of JSON after every round."""
+    """Called in each rank's process; rank 0 prints what was measured, a line of JSON."""
     import torch
     import torch.distributed as dist
     from tqdm import tqdm
@@ -123,8 +128,8 @@ def one(size: Size, directory: str, port: int, rank: int) -> None:
             bar.update()
         if number:
             tokens.append(given.num_tokens)
-            if rank == 0:  # after every round, so that a run that is cut off leaves what it has
-                print(json.dumps({"seconds": seconds, "cpu_s": cpu, "norms": norms, "tokens": tokens}), flush=True)
+    if rank == 0:
+        print(json.dumps({"seconds": seconds, "cpu_s": cpu, "norms": norms, "tokens": tokens}), flush=True)
     bar.close()
     dist.destroy_process_group()
 

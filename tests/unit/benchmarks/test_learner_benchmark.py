@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,33 @@ def test_the_heads_memory_is_the_same_whatever_the_process_that_measures_had_bef
     del before
     assert head.measure(*size)["peak_bytes"] == pytest.approx(small, rel=0.5)
     assert small > 4 * 2048 * 512
+
+
+RANK = """
+import json, sys, time
+rank = int(sys.argv[1])
+if rank == 0:
+    time.sleep(1.0)
+    for update in (1, 2):
+        print(json.dumps({"update": update, "seconds": 10.0 * update, "wall": 0.0, "pss": update}), flush=True)
+"""
+
+
+def test_the_updates_of_a_way_count_also_if_another_rank_ends_before(monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.weights.rendezvous.served_store", lambda host: SimpleNamespace(port=0))
+    monkeypatch.setattr(memory, "command_of", lambda way, work, port: [sys.executable, "-c", RANK])
+    found = memory._run("ours", 2, memory.Work("a model"))
+    assert (found["seconds"], found["levels"]) == (20.0, [1, 2])
+    assert found["peak"] > 0
+
+
+def test_a_rank_that_fails_ends_its_way(monkeypatch):
+    hangs = "import sys, time; sys.exit(3) if sys.argv[1] == '1' else time.sleep(600)"
+    monkeypatch.setattr("openrlhf_tir.weights.rendezvous.served_store", lambda host: SimpleNamespace(port=0))
+    monkeypatch.setattr(memory, "command_of", lambda way, work, port: [sys.executable, "-c", hangs])
+    monkeypatch.setattr(memory, "END_S", 0.1)
+    with pytest.raises(SystemExit, match=r"\[None, 3\]"):
+        memory._run("ours", 2, memory.Work("a model"))
 
 
 def test_bars_have_a_sense():
