@@ -1,7 +1,8 @@
 """python -m benchmarks.memory_watch RUN_DIR [--every S] [--out FILE]: what each process of a living run holds.
 
 Start it beside a run, from another shell, as early as you can: Ray's daemons are found as descendants of the command.
-It ends with the run. Every sample is a line of FILE; `--read FILE` gives the figures of such a file once more.
+It ends with the run, or at Ctrl-C. Every sample is a line of FILE; `--read FILE` gives the figures of such a file once
+more.
 
     role        the class of a Ray actor, the name of a daemon, a module of ours
     peak        the most that all processes of the role held together, in PSS, and what it consisted of: memory of its
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from benchmarks.command import command_parser
+from benchmarks.command import command_parser, end_as_at_ctrl_c
 from benchmarks.soak_watch import latest_step, role_of, smaps
 from openrlhf_tir.machine.process_memory import RunProcesses, all_processes
 
@@ -117,8 +118,9 @@ def _held(process: psutil.Process) -> Held | None:
 
 
 def read(file: Path) -> list[Moment]:
-    """Return the samples of a file."""
-    lines = map(json.loads, file.read_text().splitlines())
+    """Return the samples of a file. A last line without its end, which a kill tore, is no sample."""
+    whole, _, _ = file.read_text().rpartition("\n")
+    lines = map(json.loads, whole.splitlines())
     return [Moment(at, update, [Held(*held) for held in all_held]) for at, update, all_held in lines]
 
 
@@ -174,7 +176,8 @@ def main() -> None:
     if args.read is None:
         out = args.out or args.run_dir.with_name(f"{args.run_dir.name}.memory.jsonl")
         out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("w") as file:
+        end_as_at_ctrl_c()
+        with out.open("w") as file, suppress(KeyboardInterrupt):
             for moment in moments(args.run_dir, args.every, args.pid):
                 file.write(json.dumps(moment) + "\n")
                 file.flush()

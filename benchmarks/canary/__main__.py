@@ -57,7 +57,12 @@ def main() -> int:
         for stage in stages(args.pushes):
             if args.stage in (None, stage.name):
                 command = [sys.executable, "-m", "benchmarks.canary", *sys.argv[1:], "--in-process", str(os.getpid())]
-                subprocess.run([*command, "--stage", stage.name], check=True)
+                code = subprocess.run([*command, "--stage", stage.name]).returncode
+                if code:
+                    sys.exit(
+                        f"The stage {stage.name} ended with exit code {code}; the reason is above. The same command"
+                        " goes on; `--only judge` judges what is there."
+                    )
     if args.only != "collect":
         from .summary import summary
 

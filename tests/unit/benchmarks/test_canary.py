@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from benchmarks.canary import __main__ as canary_main
 from benchmarks.canary import collect, summary
 
 ROOT = Path(__file__).parents[3]
@@ -109,6 +110,13 @@ def test_texts_that_the_reference_has_not_seen_have_figures_of_their_own(tmp_pat
     found = summary.summary(tmp_path)
     assert found["other_texts"] == {"pushes": 2, "false_alarms": 1, "worst_over_threshold": 2.5}
     assert (found["pushes"], found["false_alarms"]) == ({"bf16_1e-05": 3}, 0)
+
+
+def test_a_stage_that_fails_is_named_with_how_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(canary_main.subprocess, "run", lambda command: SimpleNamespace(returncode=1))
+    monkeypatch.setattr(sys, "argv", ["benchmarks.canary", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"bf16_1e-05.*--only judge"):
+        canary_main.main()
 
 
 def test_without_pushes_there_is_no_worst_one_and_without_faults_no_weakest(tmp_path, monkeypatch):

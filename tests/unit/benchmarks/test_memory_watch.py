@@ -73,3 +73,19 @@ def test_samples_are_read_as_they_were_written(tmp_path):
     moment = Moment(time.time(), 2, [engine(5 * MB)])
     (tmp_path / "samples").write_text(json.dumps(moment) + "\n")
     assert read(tmp_path / "samples") == [moment]
+
+
+def test_ctrl_c_gives_the_figures_so_far_and_a_sample_that_a_kill_tore_is_none(tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        yield Moment(1.0, 2, [engine(100 * MB)])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(memory_watch, "moments", interrupted)
+    monkeypatch.setattr(memory_watch, "end_as_at_ctrl_c", lambda: None)
+    out = tmp_path / "samples"
+    monkeypatch.setattr(sys, "argv", ["memory_watch", str(tmp_path / "run"), "--out", str(out)])
+    memory_watch.main()
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["all"] == {"pss_gb": 0.1}
+    whole = read(out)
+    out.write_text(out.read_text() + '[3.0, 2, [[7, "eng')
+    assert read(out) == whole and len(whole) == 1
