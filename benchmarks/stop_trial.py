@@ -65,7 +65,8 @@ def stop(process: subprocess.Popen, run_dir: Path, send: Callable[[], object] | 
     if send is None:
         process.send_signal(signal.SIGTERM)
     else:
-        send()
+        with suppress(ProcessLookupError):  # A run that ended by itself just before is judged by its exit code.
+            send()
     while process.poll() is None:
         if time.monotonic() - began > TIMEOUT_S:
             raise _hung(process, run_dir)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from functools import partial
 
 import psutil
 
@@ -63,3 +66,11 @@ def test_a_process_that_outlives_its_run_is_found_though_nobody_is_its_parent(tm
     child.kill()
     psutil.wait_procs([child], timeout=60)
     assert of_run(tmp_path / "leaky") == []
+
+
+def test_a_run_that_failed_by_itself_just_before_the_signal_to_its_group_is_judged_by_its_exit_code(tmp_path):
+    (tmp_path / "run").mkdir()
+    process = start([sys.executable, "-c", f"raise SystemExit({FAULT})"], tmp_path / "run" / "log")
+    process.wait(60)
+    stopped = stop(process, tmp_path / "run", partial(os.killpg, process.pid, signal.SIGTERM))
+    assert stopped.code == FAULT and not stopped.in_order
