@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 import pytest
 
@@ -23,6 +22,6 @@ def test_an_output_file_that_cannot_be_written_is_refused_before_the_run(tmp_pat
         output_file(str(tmp_path))
 
 
-def test_a_part_of_the_ledger_benchmark_that_dies_ends_it():
-    with pytest.raises(SystemExit, match="_exit ended with 3"):
-        ledger.measured(os._exit, 3)
+def test_a_part_of_the_ledger_benchmark_that_dies_ends_it(tmp_path):
+    with pytest.raises(SystemExit, match="replay ended with 1"):
+        ledger.measured(ledger.replay, tmp_path)

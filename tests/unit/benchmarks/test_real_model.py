@@ -172,7 +172,7 @@ def test_a_run_directory_gives_accuracy_by_kind_failures_and_refused_proofs(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deadline_s", [0.01, 600.0], ids=["it takes too long", "it fails"])
-def test_an_evaluation_of_the_untrained_model_that_gives_no_figures_is_an_error_and_the_run_stays(
+def test_an_attempt_whose_untrained_model_gives_no_figures_keeps_the_others_and_is_not_complete(
     tmp_path, monkeypatch, deadline_s
 ):
     monkeypatch.setattr(attempts, "EVAL_S", deadline_s)
@@ -181,7 +181,7 @@ def test_an_evaluation_of_the_untrained_model_that_gives_no_figures_is_an_error_
     attempts._evaluate_untrained(attempt, tmp_path, tmp_path / "log")  # there is no config.toml
     assert len(attempt.errors) == 1
     assert not (tmp_path / attempts.UNTRAINED_FIGURES).exists()
-    assert attempt.complete
+    assert attempt.after and not attempt.untrained and not attempt.complete
 
 
 @pytest.mark.parametrize("arm", attempts.ARMS)

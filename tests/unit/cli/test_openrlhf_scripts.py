@@ -153,7 +153,7 @@ def test_a_scripts_recipe_is_accepted_where_its_cluster_is(script, beside_a_clus
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["agent_async", "remote_reward"])
 def test_the_files_that_the_scripts_name_can_be_loaded(script, tmp_path):
-    ((place, name),) = openrlhf_files(configured(["--recipe", recipe_of(script, tmp_path)])).items()
+    ((place, name),) = openrlhf_files(configured(["--recipe", recipe_of(script, tmp_path)]))
     assert name.startswith(f"{EXAMPLES}/")
     load_here(place, name)  # a process of its own would import torch
 
