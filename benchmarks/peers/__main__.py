@@ -79,7 +79,7 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
     if failure is None:
         return figures(steps, evaluated(out), ran, began(out), work.bar)
     why = " ".join(sentence for sentence in (ran.why, failure) if sentence)
-    return replace(figures(steps, {}, ran, began(out), work.bar), why=why)
+    return replace(figures(steps, {}, ran, began(out), work.bar), why=why, seconds_to_bar_by_run=())
 
 
 def evaluate(work: Work, samples: int) -> str | None:

@@ -63,6 +63,7 @@ class Figures:
     """Share of the seconds of training by what was done."""
     why: str | None = None
     seconds_to_bar_by_run: tuple[float | None, ...] = (None,)
+    """None: a run that did not reach the bar. One whose evaluation failed has no part: nobody knows whether it did."""
     update_seconds: tuple[float, ...] = ()
     """When each update was done, in seconds of training."""
     curve: tuple[tuple[float, float], ...] = ()
@@ -117,13 +118,14 @@ def figures(
 
 def medians(runs: Sequence[Figures]) -> Figures:
     """The medians of one system's runs, number by number; the rest is of the run whose seconds are the median, of those
-    that made an update. A run that did not reach the bar took longer than all that did. `why`: of the first that has a
-    sentence."""
+    that made an update. A run that did not reach the bar took longer than all that did; one whose evaluation failed has
+    no part in that. `why`: of the first that has a sentence."""
+    to_bar = tuple(seconds for run in runs for seconds in run.seconds_to_bar_by_run)
 
     def middle(name: str) -> Any:
         told = [value for run in runs if (value := getattr(run, name)) is not None]
         if name in TO_BAR:
-            told += [math.inf] * (len(runs) - len(told))
+            told += [math.inf] * (len(to_bar) - len(told))
         found = median(told) if told else math.inf
         return round(found, 3) if math.isfinite(found) else None
 
@@ -132,7 +134,7 @@ def medians(runs: Sequence[Figures]) -> Figures:
         trained[(len(trained) - 1) // 2] if trained else runs[0],
         **{name: middle(name) for name in NUMBERS},
         why=next((run.why for run in runs if run.why), None),
-        seconds_to_bar_by_run=tuple(run.seconds_to_bar for run in runs),
+        seconds_to_bar_by_run=to_bar,
     )
 
 

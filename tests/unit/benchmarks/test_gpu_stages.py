@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -60,7 +61,7 @@ def test_every_timed_generation_has_prompts_that_the_engine_has_not_seen(monkeyp
 
 def test_a_steps_operations_are_divided_by_its_own_seconds():
     args = argparse.Namespace(shape="tiny")
-    rate = gpu.operations_per_s(args, 10**9, [[100], [300], [200]], [1.0, 3.0, 2.0])
+    rate = gpu.operations_per_s(args, 10**9, [[100], [300], [200]], [1.0, 1.0, 4.0])
     assert rate == pytest.approx(6e11, rel=1e-3)
 
 
@@ -101,11 +102,18 @@ def test_pushes_are_of_their_own_small_model_also_behind_the_engine_stages(monke
         assert ("--model" in started["engine"], "--model" in started["push_ipc"]) == (True, bool(words))
 
 
-@pytest.mark.parametrize(("returncode", "ends_with"), [(0, 0), (1, 1)])
-def test_a_failed_stage_is_seen_in_the_exit_code_and_a_signal_ends_it_too(monkeypatch, capsys, returncode, ends_with):
+class Late(Process):
+    """A stage's process that does not end in its time."""
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        raise subprocess.TimeoutExpired("a stage", timeout)
+
+
+@pytest.mark.parametrize(("process", "ends_with"), [(Process(0), 0), (Process(1), 1), (Late(0), 1)])
+def test_a_failed_stage_is_seen_in_the_exit_code_and_a_signal_ends_it_too(monkeypatch, capsys, process, ends_with):
     handlers = {}
     monkeypatch.setattr(gpu.signal, "signal", handlers.__setitem__)
-    monkeypatch.setattr(gpu.subprocess, "Popen", lambda *_, **__: Process(returncode))
+    monkeypatch.setattr(gpu.subprocess, "Popen", lambda *_, **__: process)
     monkeypatch.setattr(gpu.os, "killpg", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["gpu", "--cpu", "--only", "attention"])
     with pytest.raises(SystemExit) as ended:

@@ -146,6 +146,22 @@ def test_a_run_without_an_update_stands_for_no_other():
     assert medians([never, never]).why == NO_WHEEL
 
 
+def test_a_run_whose_evaluation_failed_is_none_that_missed_the_bar(tmp_path, monkeypatch):
+    given = work(clear(tmp_path / "x"))
+    Ran(1.0, None).write(Path(given.out))
+    steps = [step(1, 2.0), step(2, 4.0)]
+    monkeypatch.setattr(program, "steps_of", lambda _: steps)
+    monkeypatch.setattr(program, "began", lambda _: 1000.0)
+    monkeypatch.setattr(program, "kept", lambda _: [2])
+    monkeypatch.setattr(program, "evaluate", lambda *_: "Its evaluation ended with 1.")
+    args = SimpleNamespace(evaluate=True, no_eval=False, eval_samples=1)
+    failed = program.run("ours", given, args, program.Progress(disable=True))
+    reached = figures(steps, {2: 0.9}, Ran(1.0, None), 1000.0)
+    found = medians([failed, reached, failed])
+    assert (found.seconds_to_bar, found.updates_to_bar, found.why) == (4.0, 2, "Its evaluation ended with 1.")
+    assert medians([failed]) == failed and markdown({"ours": failed}).splitlines()[2].split(" | ")[5] == "-"
+
+
 def test_pips_last_words_are_the_sentence_of_what_cannot_be_installed():
     with pytest.raises(venvs.Skipped, match=r"^trl .*: ERROR: no matching distribution$"):
         venvs._said(
