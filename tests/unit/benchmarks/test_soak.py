@@ -126,11 +126,12 @@ def test_a_soak_whose_time_is_over_stops_its_run(stage):
     assert sum(on.soak.codes.values()) == 1 and of_run(on.run_dir) == []
 
 
-def test_a_benchmark_that_is_interrupted_leaves_no_process_of_its_run(stage):
+@pytest.mark.parametrize("up", [0, 1], ids=["of one run", "of several"])
+def test_a_benchmark_that_is_interrupted_leaves_no_process_of_its_run(stage, up):
     on = stage(what=STAYS)
     process = on.started()
     assert len(of_run(on.run_dir)) == 2
-    with pytest.raises(KeyboardInterrupt), killed_at_an_error(on.run_dir):
+    with pytest.raises(KeyboardInterrupt), killed_at_an_error([on.run_dir, on.run_dir.parent][up]):
         raise KeyboardInterrupt
     process.wait(60)
     psutil.wait_procs(of_run(on.run_dir), timeout=60)
