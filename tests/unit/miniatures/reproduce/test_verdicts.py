@@ -178,3 +178,5 @@ def test_a_base_arm_that_stopped_calling_is_a_verdict_and_no_crash():
     arms = {name: dict(values) for name, values in SEEN["otc"].items()}
     arms["torl"] |= {"accuracy": 0.0, "productivity": 0.0}
     assert [check.ok for check in judged(methods.named("otc"), arms)] == [True] * 6
+    arms["otc_grpo"]["productivity"] = 0.0
+    assert not judged(methods.named("otc"), arms)[5].ok
