@@ -110,6 +110,8 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
         flush=True,
     )
     results: dict[tuple[float, str], list[ModeFigures]] = defaultdict(list)
+    if args.json:
+        write_runs(args.json, results)  # those of an earlier benchmark are not taken for this one's
     chosen: dict[tuple[float, str], Plan] = {}
     for _ in range(args.repeats):
         for ratio in args.ratios:
