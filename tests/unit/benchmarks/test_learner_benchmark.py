@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,6 +87,34 @@ def test_the_updates_of_a_way_count_also_if_another_rank_ends_before(monkeypatch
     found = memory._run("ours", 2, memory.Work("a model"))
     assert (found["seconds"], found["levels"]) == (20.0, [1, 2])
     assert found["peak"] > 0
+
+
+def test_what_rank_0_tells_just_before_its_end_counts(monkeypatch):
+    begun: list[subprocess.Popen] = []
+    lines_of, processes = memory._lines, memory.processes
+
+    @contextmanager
+    def kept(*given):
+        with processes(*given) as running:
+            begun.extend(running)
+            yield running
+
+    def then_it_ends(stream):
+        lines = lines_of(stream)
+
+        def since():
+            told = lines()
+            with suppress(ChildProcessError):  # its end was seen before
+                os.waitid(os.P_PID, begun[0].pid, os.WEXITED | os.WNOWAIT)
+            return told
+
+        return since
+
+    monkeypatch.setattr(memory, "processes", kept)
+    monkeypatch.setattr(memory, "_lines", then_it_ends)
+    monkeypatch.setattr("openrlhf_tir.weights.rendezvous.served_store", lambda host: SimpleNamespace(port=0))
+    monkeypatch.setattr(memory, "command_of", lambda way, work, port: [sys.executable, "-c", RANK])
+    assert memory._run("ours", 2, memory.Work("a model"))["levels"] == [1, 2]
 
 
 def test_a_rank_that_fails_ends_its_way(monkeypatch):
