@@ -46,7 +46,7 @@ async def test_a_rank_killed_by_sigkill_is_named_with_its_signal_and_its_memory(
     with ray_session(cfg):
         ranks = await LearnerGroup.start(cfg, rank_class=IdleRank)
         try:
-            pids = await ranks._call("pid")
+            pids = await ranks._call_all("pid")
             holding = asyncio.create_task(ranks._call("hold", HELD))
             await _until_it_holds(pids[1])
             os.kill(pids[1], signal.SIGKILL)
