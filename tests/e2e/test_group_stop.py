@@ -14,9 +14,10 @@ import termios
 import time
 from contextlib import suppress
 
+import psutil
 import pytest
 
-from benchmarks.crash_trial import MARK, ROOT, clean, command, end, last_step, outcome, start
+from benchmarks.crash_trial import MARK, ROOT, clean, command, controller_of, end, find, last_step, outcome, start
 from benchmarks.stop_trial import stop, wait_until
 from openrlhf_tir.cli.exit_codes import INTERRUPTED, STOPPED
 from openrlhf_tir.cluster.signals import SAME_S
@@ -68,7 +69,11 @@ def test_a_stop_of_the_whole_process_group_leaves_a_checkpoint_and_nothing_else(
     assert "Traceback" not in log.read_text()
 
     def twice() -> None:
-        """A second signal that is no echo of the first: what is left of the run ends at once."""
+        """A second signal that is no echo of the first: what is left of the run ends at once.
+
+        A rank is frozen, so that the run is still stopping when the second signal comes.
+        """
+        find(controller_of(psutil.Process(process.pid)), "learner-1").suspend()
         os.killpg(process.pid, signal.SIGTERM)
         time.sleep(SAME_S + 0.2)
         with suppress(ProcessLookupError):
