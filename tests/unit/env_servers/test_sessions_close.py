@@ -112,14 +112,20 @@ class SlowToCancel(Env):
         return ""
 
 
+async def reset_that_waits(sessions: Sessions) -> asyncio.Task:
+    """Return a reset of session "s" that runs, and that waits."""
+    reset = asyncio.create_task(sessions.open(ResetRequest(session_id="s", task={"wait": True})))
+    while len(sessions) == 0:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the reset runs
+    return reset
+
+
 async def test_a_reset_that_was_closed_leaves_the_session_that_has_its_id_by_now(monkeypatch):
     monkeypatch.setattr(SlowToCancel, "may_end", asyncio.Event())
     sessions = Sessions(SlowToCancel, max_sessions=8, ttl_s=1.0)
     async with asyncio.timeout(60):
-        reset = asyncio.create_task(sessions.open(ResetRequest(session_id="s", task={"wait": True})))
-        while len(sessions) == 0:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the reset runs
+        reset = await reset_that_waits(sessions)
         close = asyncio.create_task(sessions.close("s"))
         while len(sessions):
             await asyncio.sleep(0)
@@ -136,10 +142,7 @@ async def test_a_reset_that_goes_on_when_it_is_cancelled_keeps_no_server_from_en
     monkeypatch.setattr(SlowToCancel, "may_end", asyncio.Event())
     sessions = Sessions(SlowToCancel, max_sessions=8, ttl_s=1.0)
     async with asyncio.timeout(60):
-        reset = asyncio.create_task(sessions.open(ResetRequest(session_id="s", task={"wait": True})))
-        while len(sessions) == 0:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the reset runs
+        reset = await reset_that_waits(sessions)
         await sessions.close_all()
         assert not reset.done()
         SlowToCancel.may_end.set()
