@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -25,6 +25,7 @@ from .catalog import ENVS, env_names, known_keys, settings_with
 from .former_settings import as_today, without_removed
 from .paths import local_path, query_path, shown
 from .problems import Problems, settings_in
+from .recipe_join import join_recipes
 from .removed_settings import remedy
 from .schema import WITHOUT_RULES, Config
 from .sections.envs import NAME
@@ -88,7 +89,7 @@ def attempt(
     given = own_files.renamed(nested, own_files.absolute(Path()))
     from_recipe = {} if recipe is None else _without_command_line_only(read_recipe(recipe, problems))
     from_recipe = _without_other_modes(from_recipe, overrides.get("pipeline.mode"))
-    table = _joined(from_recipe, given)
+    table = join_recipes(from_recipe, given)
     _remove_impossible_values(table, problems)
     cfg = _validated(table, problems)
     if ranks_of:
@@ -146,14 +147,6 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
         for parent in parents:
             node = node.setdefault(parent, {})
         node[leaf] = value
-    return out
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested tables: `over` wins, tables are joined, lists are replaced."""
-    out = dict(base)
-    for key, value in over.items():
-        out[key] = merge(out[key], value) if isinstance(value, Mapping) and isinstance(out.get(key), Mapping) else value
     return out
 
 
@@ -221,7 +214,7 @@ def read_recipe(
         raise ConfigError(
             f"'extends' in {path} is {shown(parent)}. It names one recipe: extends = \"other.toml\".", code="recipe"
         )
-    return _joined(read_recipe(parent, problems, path.parent, (*seen, path.resolve())), table)
+    return join_recipes(read_recipe(parent, problems, path.parent, (*seen, path.resolve())), table)
 
 
 def _known_keys_only(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str, Any]:
@@ -266,70 +259,6 @@ def _known_keys_only(table: Mapping[str, Any], path: Path, problems: Problems) -
         return kept
 
     return visit(table, "")
-
-
-def _joined(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge tables. A reward or a turn protocol that `over` names replaces that of `base` with its options, which
-    another one would refuse."""
-    kept = dict(base)
-    if "env" in kept:
-        kept["env"] = _without_replaced_protocol([kept["env"]], [over.get("env", {})])
-    if "reward" in kept:
-        kept["reward"] = _without_replaced_reward(kept["reward"], over.get("reward", {}))
-    if ENVS in kept:
-        commons = base.get("env", {}), over.get("env", {})
-        kept[ENVS] = {
-            name: _joined_env(env, over.get(ENVS, {}).get(name, {}), *commons) for name, env in kept[ENVS].items()
-        }
-    return merge(kept, over)
-
-
-def _joined_env(
-    base: Mapping[str, Any], over: Mapping[str, Any], common_base: Mapping[str, Any], common_over: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Merge the tables of one environment, as `_joined` does those of all. It takes the protocol that it does not set
-    from the [env] of both."""
-    kept = _without_replaced_protocol([base, common_base], [over, common_over])
-    if "reward" in kept:
-        kept["reward"] = _without_replaced_reward(kept["reward"], over.get("reward", {}))
-    return merge(kept, over)
-
-
-def _without_replaced_protocol(base: Sequence[Mapping[str, Any]], over: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the first section of `base` without the options of a protocol that `over` replaces.
-
-    Args:
-        base: The section, and the one from which it takes what it leaves unset.
-        over: The same sections of the table that wins.
-    """
-    before = next(filter(None, (_set(section, "protocol") for section in base)), None)
-    joined = [{**section, **winner} for section, winner in zip(base, over, strict=True)]
-    now = next(filter(None, (_set(section, "protocol") for section in joined)), None)
-    is_replaced = before is not None and now != before
-    return {key: value for key, value in base[0].items() if not (is_replaced and key == "options")}
-
-
-def _without_replaced_reward(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return [reward] without what `over` replaces: a weighted sum by a name, which it would hide, a name by a sum or
-    another name."""
-    joined = {**base, **over}
-    left_behind: list[str] = []
-    if _set(base, "group") not in (None, _set(joined, "group")):
-        left_behind.append("group_options")
-    if _set(base, "weights"):
-        takes_back = over.get("weights", {}) in (None, UNSET)
-        is_replaced = takes_back or (bool(_set(over, "name")) and not over.get("weights"))
-    else:
-        is_replaced = bool(_set(over, "weights")) or _set(base, "name") not in (None, _set(joined, "name"))
-    if is_replaced:
-        left_behind += ["weights", "options"]
-    return {key: value for key, value in base.items() if key not in left_behind}
-
-
-def _set(section: Mapping[str, Any], field: str) -> Any:
-    """Return the value of a field that a section sets; None if it is absent, None or "unset"."""
-    value = section.get(field)
-    return None if value == UNSET else value
 
 
 def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, Any]:
