@@ -20,8 +20,8 @@ def command_parser(description: str | None) -> argparse.ArgumentParser:
 def output_file(text: str) -> Path:
     """Return the path of a file that is written at the end of a run: a type of argparse.
 
-    It is tried out before the run, whose figures would else be lost: its directory is made, and a directory of its name
-    is refused.
+    It is tried out before the run, so that no figures are lost in the end: its directory is made, and a directory of
+    its name is refused.
     """
     path = Path(text)
     try:

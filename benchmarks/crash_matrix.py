@@ -42,7 +42,7 @@ from benchmarks.command import command_parser, end_as_at_ctrl_c
 from miniatures.toy.model import save_model
 from miniatures.toy.task import write_data
 
-from .crash_trial import TARGETS, Fault, Job, killed_at_an_error, trial, undisturbed
+from .crash_trial import TARGETS, Fault, Job, kill_runs_at_an_error, trial, undisturbed
 
 
 def planned(args: argparse.Namespace, rng: random.Random) -> Iterator[list[Fault]]:
@@ -102,7 +102,7 @@ def main() -> None:
     job = Job(work, args.model and args.model.absolute(), args.engine, args.mode, args.steps)
     end_as_at_ctrl_c()
     trials = []
-    with killed_at_an_error(work):
+    with kill_runs_at_an_error(work):
         digest, accuracy, seconds = undisturbed(work / "undisturbed", job)
         print(f"undisturbed: {seconds:.1f} s of training", flush=True)
         for i, faults in enumerate(planned(args, random.Random(args.seed))):

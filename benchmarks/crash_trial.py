@@ -165,9 +165,8 @@ def strike(process: subprocess.Popen, run_dir: Path, fault: Fault, step_s: float
         time.sleep(0.1)
     time.sleep(fault.due % 1 * step_s)
     while goes_on():
-        with suppress(
-            psutil.NoSuchProcess
-        ):  # The one that was found may end by itself, as what an earlier fault costs.
+        # The process that was found may end by itself meanwhile, if an earlier fault costs it.
+        with suppress(psutil.NoSuchProcess):
             if (victim := find(controller_of(psutil.Process(process.pid)), fault.target)) is not None:
                 step = last_step(run_dir)
                 if fault.what == "kill":
@@ -255,7 +254,7 @@ def of_run(run_dir: Path) -> list[psutil.Process]:
 
 
 @contextmanager
-def killed_at_an_error(directory: Path) -> Iterator[None]:
+def kill_runs_at_an_error(directory: Path) -> Iterator[None]:
     """Kill the run of a directory, or the runs of those below it, if the block does not come to its end, as at Ctrl-C:
     a run has a session of its own, so that no signal to the benchmark reaches it."""
     try:

@@ -51,7 +51,7 @@ from benchmarks.crash_trial import (
     command,
     controller_of,
     find,
-    killed_at_an_error,
+    kill_runs_at_an_error,
     last_line,
     lives,
     start,
@@ -442,7 +442,7 @@ def main() -> int:
     end_as_at_ctrl_c()
     began = time.monotonic()
     try:
-        with killed_at_an_error(run_dir):
+        with kill_runs_at_an_error(run_dir):
             soak.run(60 * args.minutes, args.every)
             if not soak.over:
                 soak.finish()

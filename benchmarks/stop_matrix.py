@@ -44,7 +44,7 @@ from benchmarks.command import command_parser, end_as_at_ctrl_c
 from miniatures.toy.model import save_model
 from miniatures.toy.task import write_data
 
-from .crash_trial import Job, clean, command, end, killed_at_an_error, last_step, outcome, start
+from .crash_trial import Job, clean, command, end, kill_runs_at_an_error, last_step, outcome, start
 from .stop_trial import Stopped, stop, wait_until
 
 CLOSING_S = 10.0
@@ -187,7 +187,7 @@ def main() -> None:
     stops: list[Stopped] = []
     phases: Counter[str] = Counter()
     exact = 0
-    with killed_at_an_error(work):
+    with kill_runs_at_an_error(work):
         digest, timing = Run(work / "undisturbed", job, args.grace).timed()
         print(
             f"undisturbed: {timing.loading:.0f} s of loading, {timing.step:.1f} s a step,"

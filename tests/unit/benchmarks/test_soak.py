@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from benchmarks.crash_trial import killed_at_an_error, of_run, start
+from benchmarks.crash_trial import kill_runs_at_an_error, of_run, start
 from benchmarks.soak import GROWTH_DESCRIPTORS, GROWTH_MIB, MOST_IDLE_STARTS, TOY_BARS, Soak, problems, summary
 from benchmarks.soak_watch import MIN_SAMPLES, Life, Sample, Watch, latest_step, own_memory, smaps
 from openrlhf_tir.cli.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED
@@ -131,7 +131,7 @@ def test_a_benchmark_that_is_interrupted_leaves_no_process_of_its_run(stage, up)
     on = stage(what=STAYS)
     process = on.started()
     assert len(of_run(on.run_dir)) == 2
-    with pytest.raises(KeyboardInterrupt), killed_at_an_error([on.run_dir, on.run_dir.parent][up]):
+    with pytest.raises(KeyboardInterrupt), kill_runs_at_an_error([on.run_dir, on.run_dir.parent][up]):
         raise KeyboardInterrupt
     process.wait(60)
     psutil.wait_procs(of_run(on.run_dir), timeout=60)
