@@ -84,7 +84,7 @@ class RolloutActor(MovesResponses):
         collect_rarely()
         from transformers import AutoTokenizer
 
-        from ..algorithms.advantages.of_group import group_advantages
+        from ..algorithms.advantages.preview import group_advantages
         from ..engines.codec import HfCodec
         from ..engines.sessions import Sessions
         from ..rewards.pool import RewardPools

@@ -20,7 +20,7 @@ from ..config.environments import entry_of
 from ..data.json_rows import read_json
 from ..errors import ConfigError
 from ..types import Task
-from .made import with_rows
+from .generated import with_rows
 from .settings import SWEPT, Sampled, parse_sweep
 from .store import PROBLEMS
 from .suites import Suite, convert, find, reward_for, size_fact

@@ -1,7 +1,7 @@
 """The evaluation sets by name.
 
 Published rows come from the user's files: no set is in the package, and none is downloaded. Tasks of our own
-environments are generated if no file is given (made.py).
+environments are generated if no file is given (generated.py).
 
 A set is never cut silently: all rows of the file are taken, and if their number differs from the published set's, that
 is printed and stored with the figures.
@@ -299,7 +299,7 @@ SUITES: dict[str, Suite] = {
 
 @dataclass(frozen=True, slots=True)
 class SuiteFile:
-    """A suite and the file that holds it; None if it is still to be generated (made.py)."""
+    """A suite and the file that holds it; None if it is still to be generated (generated.py)."""
 
     suite: Suite
     path: Path | None

@@ -52,7 +52,7 @@ from .pushes.broadcast import broadcast_weights
 from .pushes.delta import write_delta
 from .pushes.expose import expose_weights
 from .pushes.last_push import LastPush
-from .roles.beside import AuxiliaryModels
+from .roles.auxiliary_models import AuxiliaryModels
 from .rows import (
     FIELDS,
     OLD_LOGPROBS,

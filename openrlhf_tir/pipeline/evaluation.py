@@ -151,7 +151,7 @@ class Evaluator:
         self.observer = observer
         self.tasks = tasks
         self.pending: set[int] = set()
-        """Versions whose evaluation is due and not recorded yet. A checkpoint of such a version says so (resume.py)."""
+        """Versions whose evaluation is due and not recorded yet. A checkpoint of such a version says so (saver.py)."""
         self.latest: Evaluation | None = None
         self.given_up = False
         """True if the latest evaluation was given up because the run ends."""

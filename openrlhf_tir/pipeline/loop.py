@@ -40,7 +40,7 @@ from .health import Health
 from .ledger.ledger import Ledger
 from .method_errors import MethodErrors
 from .observer import Observer
-from .resume import Saver
+from .saver import Saver
 from .scheduler import InFlightGroup, RolloutScheduler
 from .scheduler.core import END_OF_RUN
 from .stop import StopRequest, wind_down

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..errors import EngineGone, PipelineError, VersionGone
-from .signal import Signal
+from .wakeup import Wakeup
 
 BALANCE = 1.25
 MAX_PROMPTS = 1 << 16
@@ -144,7 +144,7 @@ class Router(Generic[EngineT]):
         """Prompt -> names of the engines that failed on it since it last succeeded. By name, because the replacement of
         a dead engine has the same GPU."""
         self._launch_error: BaseException | None = None
-        self._changed = Signal()
+        self._changed = Wakeup()
 
     def join(self, name: str, engine: EngineT) -> None:
         """Add an engine."""

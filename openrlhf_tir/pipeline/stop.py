@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Stopped, TirError
-from .resume import Saver
+from .saver import Saver
 from .scheduler import RolloutScheduler
 
 

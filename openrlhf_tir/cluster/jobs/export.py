@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...config import Config
 from ...errors import ConfigError
-from ...pipeline.checkpoints import manifest, whole
+from ...pipeline.checkpoints import manifest, model_export
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.ledger.lines import LEDGER
 from . import exported
@@ -61,7 +61,7 @@ def export(cfg: Config, checkpoint: Path, directory: Path) -> list[Path]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         policy = SavedPolicy(cfg, checkpoint / "learner")
-        asyncio.run(whole.export(policy, directory, lambda made: _complete(cfg, made)))
+        asyncio.run(model_export.export(policy, directory, lambda made: _complete(cfg, made)))
     finally:
         dist.destroy_process_group()
     return exported.models(cfg, directory)

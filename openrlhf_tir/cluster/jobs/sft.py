@@ -22,7 +22,7 @@ from ...config.settings import to_toml
 from ...errors import LearnerDied
 from ...learner.schedule import lr_schedule
 from ...observability.sinks import mirrors_of
-from ...pipeline.checkpoints import disk, whole
+from ...pipeline.checkpoints import disk, model_export
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.ranks import resume_messages
 from ...pipeline.fine_tuning import EVAL_LOSS, FineTuning
@@ -102,7 +102,7 @@ async def _run(
                 ranks = await LearnerGroup.start_again(cfg)
                 resume = await asyncio.to_thread(checkpoints.choose)
         model = cfg.run_dir / cfg.ckpt.output_dir
-        await whole.export(ranks, model)
+        await model_export.export(ranks, model)
     finally:
         await ranks.stop()
     summary = {

@@ -23,7 +23,7 @@ from ...memory.model_size import push_bytes
 from ...observability.report import summary as summaries
 from ...observability.report.cycle import cycle_of
 from ...observability.sinks import mirrors_of
-from ...pipeline.checkpoints import disk, new_ledger, whole
+from ...pipeline.checkpoints import disk, model_export, new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...pipeline.lane.keeper import fast_lane
@@ -215,7 +215,7 @@ async def _export(services: Services, cfg: Config, checkpoints: Checkpoints, mod
     """
     try:
         with heartbeat.doing("exporting the model"):
-            await whole.export(services.learner, model, lambda directory: exported.complete(cfg, directory))
+            await model_export.export(services.learner, model, lambda directory: exported.complete(cfg, directory))
     except (OSError, LearnerDied) as error:
         raise InfraError(_not_exported(model, error, checkpoints)) from error
 

@@ -1,1 +1,1 @@
-"""The models beside the policy on the learner's ranks: the reference and the critic. beside.py combines them."""
+"""The models beside the policy on the learner's ranks: the reference and the critic. auxiliary_models.py has both."""

@@ -42,7 +42,7 @@ from ...ports import Learner, Saves
 from ...waiting.daemon_threads import in_daemon_thread
 from ..ledger.lines import Mark
 from ..ledger.lines import compare as compare_ledger
-from . import manifest, stored, whole
+from . import manifest, model_export, stored
 from .manifest import flush
 from .stored import Row
 
@@ -320,7 +320,7 @@ class Checkpoints:
         path = self.directory / str(name)
         await asyncio.to_thread(manifest.verify, path)
         await learner.load(path / "learner")
-        await whole.export(learner, directory, complete)
+        await model_export.export(learner, directory, complete)
 
     # ---- resuming ----
 
@@ -541,7 +541,7 @@ def _remove(path: Path) -> None:
     """Remove a file or a directory, if it is there. No directory is left in part under its name."""
     if path.is_dir() and not path.is_symlink():
         if not path.name.startswith("."):
-            hidden = whole.stage_of(path)
+            hidden = model_export.stage_of(path)
             shutil.rmtree(hidden, ignore_errors=True)
             with suppress(OSError):
                 path = path.rename(hidden)

@@ -1,6 +1,6 @@
 """Faults of the disk while a run prepares to resume. They may pass, so they are raised as Unavailable.
 
-(A disk that refuses a later checkpoint costs that checkpoint only, see resume.py.)
+(A disk that refuses a later checkpoint costs that checkpoint only, see saver.py.)
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from ...errors import EngineGone
 from ...ports import RemoteEngine, RolloutEngine
 from ...waiting.deadlines import Deadline, within
-from ..signal import Signal
+from ..wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class GpuTimeShare:
         """None after a switch that was not completed."""
         self.holders: Counter[str] = Counter()
         """Number of those who hold each turn and, as "starting", of the engines that are loading."""
-        self._signal = Signal()
+        self._changed = Wakeup()
         self._switching = asyncio.Lock()
 
     def sampling(self) -> AbstractAsyncContextManager[None]:
@@ -118,14 +118,14 @@ class GpuTimeShare:
             # Also if this call was cancelled at the very moment at which it got the turn.
             if taking.done() and not taking.cancelled() and taking.exception() is None:
                 self.holders[holder] -= 1
-                self._signal.notify()
+                self._changed.notify()
 
     async def _take(self, holder: str, turn: GpuTurn, conflicts: tuple[str, ...]) -> None:
         def is_free() -> bool:
             return not any(self.holders[other] for other in conflicts)
 
         while True:
-            await self._signal.until(is_free)
+            await self._changed.until(is_free)
             async with self._switching:
                 # Another holder may have come while this call waited for the lock.
                 if is_free():

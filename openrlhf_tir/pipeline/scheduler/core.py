@@ -38,7 +38,7 @@ from ...types import BatchItem, GroupKey, GroupMeta, GroupState, PromptOutcome, 
 from ..ledger.ledger import Ledger
 from ..ledger.lines import BEGINNING
 from ..method_state import MethodState
-from ..signal import Signal
+from ..wakeup import Wakeup
 from .depth import DepthController, EngineLoad, depth_controller
 from .early_accumulation import EarlyAccumulation
 from .groups import AcceptedGroup, BatchDecision, InFlightGroup, SchedulerSnapshot
@@ -159,7 +159,7 @@ class RolloutScheduler:
         """Groups that ended since the last trained batch, with their sequence numbers."""
         self.dispatched = 0
         self.ended: Counter[GroupState] = Counter()
-        self._changed = Signal()
+        self._changed = Wakeup()
 
     # --- what is where: read only
 

@@ -134,10 +134,10 @@ def named(path: str, function: str) -> set[str]:
 
 def learner_and_engines() -> set[str]:
     """What needs DeepSpeed or Ray: read from the source. The end-to-end tests look at rows of real runs."""
-    from openrlhf_tir.learner.roles.beside import value_metrics  # DeepSpeed: every process would import it
+    from openrlhf_tir.learner.roles.auxiliary_models import value_metrics  # DeepSpeed: every process would import it
 
     of_a_critic = set(value_metrics(np.array([2.0, 1.0, 1.0, 3.0, 5.0, 1.0])))
-    roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_")
+    roles = written_in("learner/roles/auxiliary_models.py", "kl_") | written_in("learner/roles/critic.py", "critic_")
     roles |= of_a_critic
     learner = (
         written_in("learner/passes.py", "(passes|optimizer)_")

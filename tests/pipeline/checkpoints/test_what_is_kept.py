@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError, Stopped
-from openrlhf_tir.pipeline.checkpoints import whole
+from openrlhf_tir.pipeline.checkpoints import model_export
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.checkpoints.lineage import check_unused, checkpoints_of
 from openrlhf_tir.simulation.virtual_loop import run
@@ -190,8 +190,8 @@ def test_a_model_that_exists_is_written_in_place_and_keeps_what_its_owner_put_th
             directory.mkdir(exist_ok=True)
             (directory / "weights").touch()
 
-    run(whole.export(Writer(), tmp_path / "model", lambda directory: (directory / "template").touch()))
-    run(whole.export(Writer(), tmp_path / "new", lambda directory: (directory / "template").touch()))
+    run(model_export.export(Writer(), tmp_path / "model", lambda directory: (directory / "template").touch()))
+    run(model_export.export(Writer(), tmp_path / "new", lambda directory: (directory / "template").touch()))
     assert {p.name for p in tmp_path.iterdir()} == {"model", "new"}
     assert {p.name for p in (tmp_path / "model").iterdir()} == {"README.md", "weights", "template"}
     assert {p.name for p in (tmp_path / "new").iterdir()} == {"weights", "template"}

@@ -113,7 +113,7 @@ def test_the_clipped_value_loss_and_its_gradient_are_those_of_the_formula():
 
 @pytest.mark.slow
 def test_explained_variance_is_one_for_a_prophet_and_zero_for_a_constant():
-    from openrlhf_tir.learner.roles.beside import value_metrics
+    from openrlhf_tir.learner.roles.auxiliary_models import value_metrics
 
     def sums(v, r):
         v, r = np.array(v), np.array(r)

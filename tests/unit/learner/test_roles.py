@@ -215,7 +215,7 @@ def test_packed_rows_with_sdpa_give_policy_and_critic_the_gradients_of_padded_on
 
 def test_samples_that_the_first_policy_finds_improbable_are_masked_after_the_advantages(learner):
     """The perplexity is that of the weights at the start of the run, over the model's own tokens."""
-    from openrlhf_tir.learner.roles.beside import perplexity
+    from openrlhf_tir.learner.roles.auxiliary_models import perplexity
 
     assert perplexity(np.log([0.5, 0.125, 1.0]), np.array([True, True, False])) == pytest.approx(4.0)
     assert perplexity(np.zeros(2), np.zeros(2, bool)) == 1.0

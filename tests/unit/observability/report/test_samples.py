@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from openrlhf_tir.algorithms.advantages.of_group import group_advantages
+from openrlhf_tir.algorithms.advantages.preview import group_advantages
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.play import show
 from openrlhf_tir.config import Logger

@@ -27,7 +27,7 @@ from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
 from ..types import BatchItem
 from ..waiting.daemon_threads import in_daemon_thread
-from .checkpoints import scheduler_state, whole
+from .checkpoints import model_export, scheduler_state
 from .checkpoints.checkpoint import Checkpoints
 from .evaluation import Evaluation, Evaluator
 from .observer import Observer
@@ -151,7 +151,7 @@ class Saver:
         directory = self.checkpoints.export_of(version)
         with self.observer.phase("checkpoint", version):
             try:
-                await whole.export(self.learner, directory, self.complete)
+                await model_export.export(self.learner, directory, self.complete)
             except OSError as e:
                 log.error(
                     "The model of version %d could not be exported to %s: %s. Training goes on.", version, directory, e

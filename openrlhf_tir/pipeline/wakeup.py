@@ -1,4 +1,4 @@
-"""Signal: lets tasks of one event loop wait for a condition over plain state, without polling."""
+"""Wakeup: lets tasks of one event loop wait for a condition over plain state, without polling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Signal:
+class Wakeup:
     """Wakes waiting tasks whenever the state that they look at may have changed.
 
     Unlike `asyncio.Condition` it needs no lock, so `notify` can be called from a function that does not await.
