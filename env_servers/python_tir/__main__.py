@@ -16,14 +16,13 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 
 from env_servers.env import Env
 from env_servers.flags import call_seconds, command_parser, whole
 from env_servers.launch import TOKEN_ENV, add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
+from openrlhf_tir.machine import control_group
 from openrlhf_tir.protocol import PYTHON_TOOL
 
 from .env import PythonEnv
@@ -160,11 +159,9 @@ def remote_sandbox(url: str, limits: Limits) -> Sandbox:
 
 def memory_mib() -> int:
     """Return the MiB of memory that this process may use: the machine's, or the limit of its container."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
-            limits.append(int(Path(path).read_text()))
-    return min(limits) >> 20
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    of_group = control_group.memory()
+    return min(physical, of_group[1] if of_group else physical) >> 20
 
 
 def env_factory(

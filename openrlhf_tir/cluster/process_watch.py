@@ -13,7 +13,7 @@ and then: `signal` and `code` are then both null.
 PSS (proportional set size) counts a page that n processes share as 1/n in each, so the PSS of several processes add up
 to what they use together. RSS counts it fully in each.
 
-This file is run as a script by its path, with the standard library alone.
+The watcher imports the standard library, this file and machine/control_group.py alone.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ..machine import control_group
+
 KIB = 1024
 SAMPLE_S = 1.0
 """Seconds between two readings. The kernel keeps a process's peak, so only the growth in its last second is missed."""
@@ -44,6 +46,9 @@ START_S = 60
 """Deadline of the watcher's own start in seconds. It takes 30 ms, on a busy machine seconds."""
 REAPED_S = 2.0
 """Longest time until the parent of an ended process has collected it. Then its exit status can be read."""
+
+_WATCHER = "import sys; sys.path.append(sys.argv[1]); from openrlhf_tir.cluster.process_watch import main; main()"
+"""The watcher's program. Its arguments are the directory that the package is in, and those of `main`."""
 
 # linux/pidfd.h: struct pidfd_info of 64 bytes, in which the mask is asked for and the exit code comes back.
 _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
@@ -69,27 +74,17 @@ def node_memory() -> tuple[int, int]:
     info = Path("/proc/meminfo")
     total = _kib(info, "MemTotal:") or 0
     used = total - (_kib(info, "MemAvailable:") or 0)
-    group = _control_group()
-    with suppress(OSError, ValueError):
-        limit = int((group / "memory.max").read_text())  # "max" where there is none
-        if limit < total:
-            stats = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            current = int((group / "memory.current").read_text()) - int(stats.get("inactive_file", 0))
-            return current, limit
+    if (of_group := control_group.memory()) and of_group[1] < total:
+        return of_group
     return used, total
 
 
 def kernel_kills() -> int:
     """Return how many processes the kernel has killed for memory on this node since it was started."""
-    return _oom_kills_in(Path("/proc/vmstat")) + _oom_kills_in(_control_group() / "memory.events")
-
-
-def _control_group() -> Path:
-    with suppress(OSError, IndexError):
-        name = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].partition("::")[2]
-        if name:
-            return Path("/sys/fs/cgroup") / name.lstrip("/")
-    return Path("/sys/fs/cgroup")
+    counters = [Path("/proc/vmstat")]
+    for group in control_group.groups("memory")[:1]:
+        counters += [group / "memory.events", group / "memory.oom_control"]  # of version 2 and of version 1
+    return sum(map(_oom_kills_in, counters))
 
 
 def _oom_kills_in(file: Path) -> int:
@@ -131,7 +126,10 @@ def watch(directory: Path, name: str, pid: int | None = None, *, descendants: bo
             record.unlink(missing_ok=True)
         devnull = subprocess.DEVNULL
         subprocess.run(
-            [sys.executable, "-I", "-S", __file__, str(pid), str(directory.absolute()), name, str(int(descendants))],
+            [
+                *(sys.executable, "-I", "-S", "-c", _WATCHER, str(Path(__file__).parents[2])),
+                *(str(pid), str(directory.absolute()), name, str(int(descendants))),
+            ],
             start_new_session=True,
             stdin=devnull,
             stdout=devnull,
@@ -283,11 +281,13 @@ def _write(path: Path, record: dict[str, object]) -> None:
     partial.replace(path)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Watch the process that the command line names: process id, directory, name, and 1 with its descendants."""
+    pid, directory, name, descendants = sys.argv[-4:]
     # Opened before the fork: when the starter sees this process exit, the watch has begun.
-    watched_process = _Watched(int(sys.argv[1]), sys.argv[3])
+    watched_process = _Watched(int(pid), name)
     # The watcher must not be a child of the watched process: Ray would end both together.
     if os.fork():
         os._exit(0)
     with suppress(OSError):  # the run's directory is gone
-        _watch(watched_process, Path(sys.argv[2]), descendants=sys.argv[4] == "1")
+        _watch(watched_process, Path(directory), descendants=descendants == "1")

@@ -6,8 +6,9 @@ import math
 import os
 from pathlib import Path
 
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""CPU time that a container may use in a period, both in microseconds (cgroup v2): "200000 100000", or "max 100000"."""
+from . import control_group
+from .control_group import PROC
+
 CPUINFO = Path("/proc/cpuinfo")
 BF16_FLAGS = ({"avx512bw", "avx512vl", "avx512dq"}, {"bf16"})
 """Flags of x86 and of Arm cores with which oneDNN multiplies matrices in bf16. Without them torch does so element by
@@ -29,15 +30,12 @@ def computes_bf16(cpuinfo: Path = CPUINFO) -> bool:
     return not flags or any(needed <= flags for needed in BF16_FLAGS)
 
 
-def usable_cores(quota: Path = QUOTA) -> int:
+def usable_cores(proc: Path = PROC) -> int:
     """Return the number of cores that this process may use: by its affinity, and by its container's quota.
 
     Args:
-        quota: The file with the container's quota. Without one the affinity alone counts.
+        proc: /proc/self, replaced in tests.
     """
     cores = len(os.sched_getaffinity(0))
-    try:
-        allowed, period = quota.read_text().split()
-        return max(1, min(cores, math.floor(int(allowed) / int(period))))
-    except (OSError, ValueError, ZeroDivisionError):  # no such file, or no limit
-        return cores
+    quota = control_group.cores(proc)
+    return cores if quota is None else max(1, min(cores, math.floor(quota)))

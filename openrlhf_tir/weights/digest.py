@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ import numpy as np
 import xxhash
 
 from ..errors import WeightsUnverified
+from ..machine.cores import usable_cores
 
 CHUNK_BYTES = 16 * 2**20
 """Size of a chunk. It is part of the digest's definition."""
@@ -94,7 +94,7 @@ def hashing_threads() -> Iterator[ThreadPoolExecutor]:
 
     Tasks that have not started when the block ends are cancelled.
     """
-    pool = ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="weights")
+    pool = ThreadPoolExecutor(min(MAX_THREADS, usable_cores()), thread_name_prefix="weights")
     try:
         yield pool
     finally:

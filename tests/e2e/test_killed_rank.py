@@ -70,7 +70,7 @@ async def _until_it_holds(pid: int) -> None:
     (watcher,) = (
         process
         for process in psutil.process_iter(["cmdline"])
-        if {process_watch.__file__, str(pid)} <= set(process.info["cmdline"] or ())
+        if {process_watch._WATCHER, str(pid)} <= set(process.info["cmdline"] or ())
     )
     slept = watcher.num_ctx_switches().voluntary
     while watcher.num_ctx_switches().voluntary < slept + SLEEPS:

@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_tir.machine.control_group import group_directory
+
 SLACK_BYTES = 32 << 20
 """Bytes that a group may have above the call's limit. They cover what its slot holds itself, and let `memory` see a
 creeping allocation first, which spares the slot."""
@@ -129,7 +131,7 @@ class ControlGroups:
     @classmethod
     def _divided(cls, proc: Path) -> ControlGroups | None:
         """Divide a version 2 group that this process has for itself; None if there is none."""
-        directory = _group_directory(proc, "cgroup2", "")
+        directory = group_directory("cgroup2", "", proc)
         if directory is None:
             return None
         try:
@@ -149,7 +151,7 @@ class ControlGroups:
     @classmethod
     def _below(cls, proc: Path) -> ControlGroups | None:
         """Return groups below this process's version 1 group; None if it may not be written."""
-        directory = _group_directory(proc, "cgroup", "memory")
+        directory = group_directory("cgroup", "memory", proc)
         if directory is None:
             return None
         groups = cls(directory, V1)
@@ -189,27 +191,3 @@ def delegated_groups() -> ControlGroups | None:
     if groups is None:
         print(NONE, file=sys.stderr)
     return groups
-
-
-def _group_directory(proc: Path, kind: str, controller: str) -> Path | None:
-    """Return the directory of this process's group in a hierarchy; None if that is not mounted.
-
-    Args:
-        proc: /proc/self, replaced in tests.
-        kind: File system of the hierarchy: "cgroup2" or "cgroup".
-        controller: Controller of a version 1 hierarchy; "" for version 2, which has them all.
-    """
-    path = None
-    for line in (proc / "cgroup").read_text().splitlines():
-        _, controllers, group_path = line.split(":", 2)
-        if controllers == controller or (controller and controller in controllers.split(",")):
-            path = group_path
-    for line in (proc / "mountinfo").read_text().splitlines():
-        mount_fields, _, file_system = line.partition(" - ")
-        kind_fields = file_system.split()
-        if path is None or kind_fields[0] != kind:
-            continue
-        if not controller or controller in kind_fields[2].split(","):
-            _, _, _, root, mount, *_ = mount_fields.split()
-            return Path(mount) / os.path.relpath(path, root) if path.startswith(root) else None
-    return None

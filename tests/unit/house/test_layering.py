@@ -66,8 +66,13 @@ ENV_MAY_SHARE = {
     # One way to say where user code failed, and whether it is an outage. Standard library only.
     "env_servers/defects.py": {"openrlhf_tir.user_code.plugins", "openrlhf_tir.user_code.failures"},
     "env_servers/serving.py": {"openrlhf_tir.user_code.loop_watch"},
-    # One remedy for a machine without user namespaces, for a run's checks and for the server. Standard library only.
-    "env_servers/python_tir/isolation/": {"openrlhf_tir.machine.namespaces"},
+    # One remedy for a machine without user namespaces and one reading of control groups, for a run's checks and for the
+    # server. Standard library only.
+    "env_servers/python_tir/isolation/": {
+        "openrlhf_tir.machine.control_group",
+        "openrlhf_tir.machine.namespaces",
+    },
+    "env_servers/python_tir/__main__.py": {"openrlhf_tir.machine.control_group"},
     # One back-off for everything that retries. Standard library only.
     "env_servers/swe/remote/": {"openrlhf_tir.waiting.backoff"},
     # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.

@@ -9,7 +9,6 @@ import pytest
 from openrlhf_tir.config import fine_tuning
 from openrlhf_tir.config.sections.pipeline import ALONE
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.machine.cores import usable_cores
 from openrlhf_tir.memory.threads import Threads, compute_threads
 
 SMOLLM2 = {
@@ -81,10 +80,3 @@ def test_more_threads_that_the_user_asks_for_count(tmp_path):
     cfg = config(tmp_path, TOY, "pipeline")
     assert compute_threads(cfg, 2, {"OMP_NUM_THREADS": "4"}) == Threads(4, 4)
     assert compute_threads(cfg, 2, {"OMP_NUM_THREADS": "1"}) == Threads(1, 1)
-
-
-@pytest.mark.parametrize(("text", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None)])
-def test_the_quota_of_a_container_limits_its_cores(tmp_path, text, cores):
-    quota = tmp_path / "cpu.max"
-    quota.write_text(text)
-    assert usable_cores(quota) == (cores or usable_cores(tmp_path / "none"))
