@@ -8,6 +8,7 @@
 # The repository travels as the job's working directory, so the nodes need the requirements, not the code: in an environment at the path of
 # this one (TIR_VENV, or .venv here), or else in that of the `python` in Ray's PATH there. A recipe of your own, and the
 # files of your own that it or a flag names (path/file.py:function), are copied along.
+# `ray job stop` gives the run the time that it needs to save a checkpoint (train.stop_grace_s).
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 caller=$PWD
@@ -31,12 +32,22 @@ mapfile -d '' -t args < <(base64 -d <<< "$packed")
 import json, os, sys
 from openrlhf_tir.config.forwarded import forwarded
 secrets = ("WANDB_API_KEY", "TIR_ENV_TOKEN", "TIR_ROLLOUT_TOKEN")
+# By itself Ray kills a job three seconds after `ray job stop`. A run that stops ends itself, after its grace and a minute.
+stop = {"RAY_JOB_STOP_WAIT_TIME_S": os.environ.get("RAY_JOB_STOP_WAIT_TIME_S", "3600")}
+venv = os.path.abspath(sys.argv[1])
+inside = os.path.relpath(venv)
 print(json.dumps({
     # the `python` of a node whose Ray was started by its path, not from an activated environment, may be another
-    "env_vars": {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", "PATH": f"{os.path.abspath(sys.argv[1])}/bin:${{PATH}}", **forwarded(), **{k: os.environ[k] for k in secrets if k in os.environ}},
-    "excludes": [".git", "/.venv*", "/runs", "/build", "/dist", "*.safetensors", "*.pt", "__pycache__"],
+    "env_vars": {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", "PATH": f"{venv}/bin:${{PATH}}", **stop, **forwarded(), **{k: os.environ[k] for k in secrets if k in os.environ}},
+    "excludes": [".git", "/.venv*", *([] if inside.startswith("..") else [f"/{inside}"]), "/runs", "/build", "/dist", "*.safetensors", "*.pt", "__pycache__"],
 }))
 PY
+command=(python -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "${args[@]}")
+# Ray joins the words for a shell there, and quotes none for a $, a brace or a line's end in them.
+if [[ "${command[*]}" == *[!A-Za-z0-9_./:=,@%+\ -]* ]]; then
+    printf '%q ' exec "${command[@]}" > "$own/command.sh"
+    command=(bash "$own/command.sh")
+fi
 read -r -a job_flags <<< "${TIR_JOB_FLAGS:-}"
 "$venv/bin/ray" job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" --working-dir . --runtime-env "$runtime_env" "${job_flags[@]}" \
-    -- python -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "${args[@]}"
+    -- "${command[@]}"

@@ -21,6 +21,7 @@ import yaml
 from env_servers.python_tir.__main__ import parser as python_tir
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
+from openrlhf_tir.cluster.signals import CLOSE_S
 from openrlhf_tir.config import fine_tuning
 from openrlhf_tir.config.flags import check_unknown
 from openrlhf_tir.config.problems import Problems
@@ -240,7 +241,9 @@ def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for
     ]
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
     for container in (head, pod["containers"][0]):
-        assert {ENV_TOKEN, ROLLOUT_TOKEN} <= {e["name"] for e in container["env"]}
+        env = {e["name"]: e.get("value") for e in container["env"]}
+        assert {ENV_TOKEN, ROLLOUT_TOKEN} <= env.keys()
+        assert int(env["RAY_JOB_STOP_WAIT_TIME_S"]) >= cfg.train.stop_grace_s + CLOSE_S, "KubeRay stops the job first"
         assert {m["mountPath"] for m in container["volumeMounts"]} >= {"/dev/shm", f"/{cfg.run_dir.parts[1]}"}
     assert ENV_TOKEN in {e["name"] for e in servers["spec"]["template"]["spec"]["containers"][0]["env"]}
     pinned = next(line for line in (REPO / "requirements.txt").read_text().splitlines() if line.startswith("ray"))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ray.dashboard.modules.job import cli as job_cli
+from ray.dashboard.modules.job import job_supervisor
 
+from openrlhf_tir.cluster.signals import CLOSE_S
 from openrlhf_tir.config.packed_command import pack
+from openrlhf_tir.config.schema import Train
 from openrlhf_tir.config.settings import load
 
 ROOT = Path(__file__).parents[3]
@@ -77,38 +84,72 @@ def test_a_recipe_of_the_package_and_plain_values_stay(tmp_path):
 PRINTS_ENV = 'while [ $# -gt 0 ]; do [ "$1" = --runtime-env ] && cat "$2"; shift; done; exit 0\n'
 
 
-@pytest.mark.slow
-def test_the_script_submits_the_copies_and_takes_them_away_again(home, tmp_path):
-    """`ray` is a script here that looks at what it was given, while it is there."""
-    bin_dir = tmp_path / "venv/bin"
+def submitted(home: Path, venv: Path, ray: str, *words: str, script: Path | None = None) -> str:
+    """What `ray`, a script here that looks at what it was given, while it is there, prints of a submitted job."""
+    bin_dir = venv / "bin"
     bin_dir.mkdir(parents=True)
     (bin_dir / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (bin_dir / "ray").write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$@"\nown=$(printf "%s\\n" "$@" | grep -m1 -o "^[.]job-[^/]*")\n'
-        'cat "$own"/recipe.toml "$own"/mine-*.py\n' + PRINTS_ENV
-    )
+    (bin_dir / "ray").write_text(ray)
     for program in bin_dir.iterdir():
         program.chmod(0o755)
-    script = ROOT / "train_scripts/submit_ray_job.sh"
     env = os.environ | {
-        "TIR_VENV": str(tmp_path / "venv"),
+        "TIR_VENV": str(venv),
         "PYTHONPATH": str(ROOT),
         "NCCL_SOCKET_IFNAME": "eth1",
         "VLLM_HOST_IP": "10.0.0.1",
     }
-    done = subprocess.run(
-        ["bash", script, "--run-dir", "/shared/a b", "--recipe", "mine.toml"],
-        cwd=home,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
+    command = ["bash", script or ROOT / "train_scripts/submit_ray_job.sh", *words]
+    done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert (
-        "\n--run-dir\n/shared/a b\n--recipe\n.job-" in done.stdout
-        and "l2 = 0.5" in done.stdout
-        and "def score" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_script_submits_the_copies_and_takes_them_away_again(home, tmp_path):
+    ray = (
+        '#!/bin/sh\nprintf "%s\\n" "$@"\nown=$(printf "%s\\n" "$@" | grep -m1 -o "^[.]job-[^/]*")\n'
+        'cat "$own"/recipe.toml "$own"/mine-*.py\n' + PRINTS_ENV
     )
-    assert '"NCCL_SOCKET_IFNAME": "eth1"' in done.stdout and "VLLM_HOST_IP" not in done.stdout
-    own = re.search(r"^--recipe\n(\.job-\w+)/", done.stdout, re.MULTILINE)
+    printed = submitted(home, tmp_path / "venv", ray, "--run-dir", "/shared/a b", "--recipe", "mine.toml")
+    assert "\n--run-dir\n/shared/a b\n--recipe\n.job-" in printed
+    assert "l2 = 0.5" in printed and "def score" in printed
+    assert '"NCCL_SOCKET_IFNAME": "eth1"' in printed and "VLLM_HOST_IP" not in printed
+    own = re.search(r"^--recipe\n(\.job-\w+)/", printed, re.MULTILINE)
     assert own and not (ROOT / own[1]).exists()  # of other jobs that are submitted at this moment there may be some
+
+
+@pytest.mark.slow
+def test_a_submitted_job_gets_every_word_as_it_was_written_though_ray_hands_them_to_a_shell(home, tmp_path):
+    """Ray joins the words by list2cmdline, which quotes for Windows, and has the line run by a shell."""
+    assert "entrypoint=list2cmdline(entrypoint)" in inspect.getsource(job_cli)
+    words = ["--run-dir", "/shared/a", "--data.input_template", "Solve $x$ by `y`;\n{a,b} \\\" 'é' *"]
+    ray = (
+        f"#!{sys.executable}\nimport os, subprocess, sys\n"
+        "line = subprocess.list2cmdline(sys.argv[sys.argv.index('--') + 1:])\n"
+        "os.environ['PATH'] = os.getcwd() + '/node:' + os.environ['PATH']\n"
+        "sys.exit(subprocess.run(line, shell=True, executable='/bin/bash').returncode)\n"
+    )
+    scripts = tmp_path / "clone/train_scripts"
+    scripts.mkdir(parents=True)
+    script = Path(shutil.copy(ROOT / "train_scripts/submit_ray_job.sh", scripts))
+    node = tmp_path / "clone/node"
+    node.mkdir()
+    (node / "python").write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    (node / "python").chmod(0o755)
+    printed = submitted(home, tmp_path / "venv", ray, *words, script=script)
+    assert json.loads(printed) == ["-m", "openrlhf_tir.cli", "train", *words]
+
+
+@pytest.mark.slow
+def test_a_submitted_job_has_time_to_stop_and_leaves_its_environment_at_home(home, tmp_path):
+    """By itself Ray kills what `ray job stop` stops after three seconds, and an environment has gigabytes."""
+    assert '"RAY_JOB_STOP_WAIT_TIME_S"' in inspect.getsource(job_supervisor)
+    scripts = tmp_path / "clone/train_scripts"
+    scripts.mkdir(parents=True)
+    script = Path(shutil.copy(ROOT / "train_scripts/submit_ray_job.sh", scripts))
+    printed = submitted(
+        home, tmp_path / "clone/gpu", f"#!/bin/sh\n{PRINTS_ENV}", "--run-dir", "/shared/a", script=script
+    )
+    sent = json.loads(printed)
+    assert int(sent["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) > Train().stop_grace_s + CLOSE_S
+    assert "/gpu" in sent["excludes"]
