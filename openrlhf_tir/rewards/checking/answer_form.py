@@ -16,9 +16,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 from .numerals import number
+from .spelling import UNIT_LETTERS
 
 
 class Literal(NamedTuple):
@@ -98,23 +100,34 @@ _RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": 
 _JOINTS = {"or": "or", "and": "and", r"\lor": "or", r"\land": "and", ",": ",", ";": ",", "&": ","}
 _UNIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "minus"}
 # vmatrix is a determinant: a number, not a matrix.
-_MATRIX = re.compile(r"\[?\s*\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}\s*\]?", re.DOTALL)
+_MATRIX = re.compile(
+    r"(?P<factor>[^\[\\]*|-?\\frac\{\d+\}\{\d+\}\s*)\[?\s*\\begin\{(?P<name>[pbB]?matrix|smallmatrix|array)\}(?:\{[^{}]*\})?"
+    r"(?P<body>.*)\\end\{(?P=name)\}\s*\]?(?P<transposed>\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?)?",
+    re.DOTALL,
+)
 _CONGRUENCE = re.compile(r"(.+?)\\equiv(.+?)\s*(?:\\pmod\s*|\\?mod\s*)\{?(\w+)\}?")
 _RATIO_IN_WORDS = re.compile(r"(\d+) to (\d+)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'\- ]*")
 _CHOICE = re.compile(r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).]?|([a-j])\))")
+_NAMED_POINT = re.compile(r"(?:(?:the\s+)?point\s+)?([A-Z]'?(?:_\w|_\{\w+\})?)?\s*(\([^()]*\d[^()]*[,;][^()]*\))")
+"""A point with its name before it: P(1, 2)."""
 _SYMBOLS = "".join(letter for letter in map(chr, range(0x20A0, 0x20C1)) if unicodedata.category(letter) == "Sc")
 """Signs of currencies, the euro's among them."""
-_MONEY = re.compile(rf"([+-]?)\s*(?P<sign>\\\$|[$£¥{_SYMBOLS}]|USD\b|EUR\b|Rs\.?)\s*(?=[\d.\\])")
+_MONEY = re.compile(
+    rf"([+-]?)\s*(?P<sign>(?:US|CA?|AU?|NZ|HK|S)?\\?\$|[£¥{_SYMBOLS}]|USD\b|EUR\b|Rs\.?)\s*(?=[+-]?[\d.\\])"
+)
 _MONEY_BEHIND = re.compile(rf"(?P<number>.*\d)\s*\\?(?P<sign>[$£¥{_SYMBOLS}])")
 _CURRENCIES = {
-    r"\$": "$", "USD": "$", "EUR": "euro", "€": "euro", "£": "pound", "¥": "yen", "Rs": "₹", "Rs.": "₹",
+    "USD": "$", "US$": "$", "CA$": "C$", "AU$": "A$", "EUR": "euro", "€": "euro", "£": "pound", "¥": "yen",
+    "Rs": "₹", "Rs.": "₹",
 }  # fmt: skip
 """Sign or abbreviation of a currency -> its name here, if that is another."""
+INDIAN = re.compile(r"\d{1,2}(?:,\d{2})+,\d{3}")
+"""A numeral with the separators of lakh and crore."""
 _TEMPERATURE = re.compile(r"(?P<number>.*[\d)}])\s*(?:\^\\circ\s*|degrees?\s+)(?P<scale>[CF])(?:elsius|ahrenheit)?")
 _UNIT = re.compile(
     r"(?P<number>.*[\d)}a-z])\s*(?P<degrees>\^\\circ)$|"
-    r"(?P<value>.*?(?:[\d)}.]|\\pi))(?P<gap>\s*)"
+    r"(?P<value>[+-]?\d+(?:\.\d*)?[eE][+-]?\d+|.*?(?:[\d)}.]|\\pi))(?P<gap>\s*)"
     r"(?P<unit>(?:[A-Za-zμΩ]+|\\(?:%|Omega))(?:[ /·.^{}\-\d]|\\cdot |[A-Za-zμΩ])*)$",
     re.DOTALL,
 )
@@ -127,14 +140,24 @@ _ALIASES = {
     "minute": "min", "second": "s", "sec": "s", "gram": "g",
     "kilogram": "kg", "liter": "l", "litre": "l", "mile": "mi", "deg": "degree", "mph": "mi/h",
     "kph": "km/h", "percent": "%", "unit": "", "people": "person", "children": "child",
+    "lb": "pound", "lbs": "pound", "oz": "ounce", "yd": "yard", "yds": "yard", "gal": "gallon",
+    "milliliter": "ml", "millilitre": "ml", "milligram": "mg", "yr": "year", "yrs": "year",
 }  # fmt: skip
 _SHORT_UNITS = {
     "cm", "mm", "km", "kg", "mg", "ml", "ft", "in", "yd", "mi", "lb", "lbs", "oz", "hr", "hrs", "min", "sec", "mph",
     "kph", "Hz", "kHz", "Pa", "kPa", "kJ", "kW", "mA", "usd", "USD", "eur", "EUR", "rad", "deg",
-    "sq", "cu",
+    "sq", "cu", "mL", "cl", "cL", "dl", "dL", "nm", "kN", "kV", "kB", "KB", "MB", "GB", "TB", "yr", "yrs",
 }  # fmt: skip
 _LETTER_UNITS = {"m", "s", "h", "g", "l"}
 """Units of one letter, which may as well be variables."""
+_SMALLER_UNITS = {
+    ("week", "day"): 7, ("day", "h"): 24, ("h", "min"): 60, ("h", "m"): 60, ("min", "s"): 60, ("year", "month"): 12,
+    ("yard", "ft"): 3, ("ft", "in"): 12, ("pound", "ounce"): 16, ("$", "cent"): 100, ("euro", "cent"): 100,
+    ("km", "m"): 1000, ("m", "cm"): 100, ("cm", "mm"): 10, ("kg", "g"): 1000, ("l", "ml"): 1000,
+}  # fmt: skip
+"""How many of a smaller unit make one of a unit before which they are named: 2 hours 30 minutes."""
+_COMPOUND_PART = r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\.?"
+_COMPOUND = re.compile(rf"{_COMPOUND_PART}(?:(?:\s*,\s*|\s+)(?:and\s+)?{_COMPOUND_PART}){{1,3}}")
 _SQUARED = re.compile(r"([A-Za-z]{2,})\.? (?:squared|(?:square|sq\.?)\Z)")
 _CUBED = re.compile(r"([A-Za-z]{2,})\.? (?:cubed|(?:cubic|cu\.?)\Z)")
 _BARE_POWER = re.compile(r"\b([ckm]?m|ft|in)([23])\b")
@@ -188,7 +211,7 @@ def read(text: str, depth: int = 0) -> Form:
     if not text or depth > MAX_DEPTH or r"\ldots" in text or r"\approx" in text or not _nests(text):
         return Literal(text)
     if m := _MATRIX.fullmatch(text):
-        return _matrix(m[2], depth)
+        return _matrix(m["body"], m["factor"].strip(), depth, is_transposed=bool(m["transposed"]))
     if m := _RATIO_IN_WORDS.fullmatch(text):
         return Scalar(f"{m[1]}:{m[2]}")
     if text.count(r"\equiv") == 1 and (m := _CONGRUENCE.fullmatch(text)):
@@ -196,6 +219,9 @@ def read(text: str, depth: int = 0) -> Form:
     scalar = _measured(text)
     if scalar is not None and number(scalar.text):
         return scalar
+    if (point := _NAMED_POINT.fullmatch(text)) and not text.startswith("("):
+        coordinates = read(point[2], depth + 1)
+        return Chain((Scalar(point[1]), coordinates), ("=",)) if point[1] else coordinates
     if joined := _joined(text, depth):
         return joined
     if (cut := _cut(text, {r"\cup"})) and all(_cut(part, set(_RELATIONS)) for part in cut[0]):
@@ -323,16 +349,23 @@ def _set_builder(inner: str, depth: int) -> Form | None:
     return None
 
 
-def _matrix(body: str, depth: int) -> Form:
-    rows = [row for row in re.split(r"\\\\|\\cr(?![a-zA-Z])", body.replace(r"\hline", "")) if row.strip()]
-    cells = tuple(tuple(read(cell, depth + 1) for cell in row.split("&")) for row in rows)
+def _matrix(body: str, factor: str, depth: int, *, is_transposed: bool) -> Form:
+    """Return the cells of a matrix, each multiplied by the factor before the matrix if there is one."""
+    lines = re.split(r"\\\\(?:\s*\[[^\[\]]*\])?|\\cr(?![a-zA-Z])", body.replace(r"\hline", ""))
+    factor = "-1" if factor == "-" else factor.removesuffix(r"\cdot")
+    texts = [
+        [f"({factor}) \\cdot ({cell})" if factor else cell for cell in row.split("&")] for row in lines if row.strip()
+    ]
+    cells = tuple(tuple(read(cell, depth + 1) for cell in row) for row in texts)
     if not cells or r"\begin" in body or any(len(row) != len(cells[0]) for row in cells):
         return Literal(body)
-    return Matrix(cells)
+    return Matrix(tuple(zip(*cells, strict=True)) if is_transposed else cells)
 
 
 def _measured(text: str) -> Scalar | None:
     """Return an expression without the currency, percent sign or unit that belongs to it; None if it has none."""
+    if _COMPOUND.fullmatch(text) and (compound := _compound(text)):
+        return compound
     if m := _MONEY.match(text):
         return _priced(m, text[m.end() :].strip())
     if m := _MONEY_BEHIND.fullmatch(text):
@@ -357,12 +390,36 @@ def _priced(money: re.Match[str], amount: str) -> Scalar | None:
         money: The match of _MONEY: a plus or minus, and the currency.
         amount: The text behind it.
     """
-    currency = _CURRENCIES.get(money["sign"], money["sign"])
-    signed = money[1] + amount
+    sign = money["sign"].replace("\\", "")
+    currency = _CURRENCIES.get(sign, sign)
+    if money[1] and amount.startswith(("+", "-")):
+        return None
+    signed = money[1] + (amount.replace(",", "") if INDIAN.fullmatch(amount) else amount)
     inner = _measured(signed)
     if inner is None:
         return Scalar(signed, currency)
     return Scalar(inner.text, currency) if inner.unit in ("", currency) and not inner.percent else None
+
+
+def _compound(text: str) -> Scalar | None:
+    """Return an amount in several units, 2 hours 30 minutes, in the first of them; None if they do not belong
+    together."""
+    parts = [(Fraction(value), _unit(UNIT_LETTERS.get(unit, unit))) for value, unit in re.findall(_COMPOUND_PART, text)]
+    sizes = [_SMALLER_UNITS.get(pair) for pair in pairwise(unit for _, unit in parts)]
+    total = Fraction(0)
+    for (value, _), size in zip(reversed(parts), [*reversed(sizes), 1], strict=True):
+        if size is None:
+            return None
+        total = (total + value) / size
+    return Scalar(f"{total.numerator}/{total.denominator}", parts[0][1])
+
+
+def with_unit_of(scalar: Scalar, other: Scalar) -> Scalar:
+    """Return a number with a letter behind it as an amount in that unit if the other answer has it: 5 m, 5 meters."""
+    m = re.fullmatch(r"(?P<value>.*[\d}])\s*(?P<letter>[A-Za-z])", scalar.text)
+    if m is None or scalar.unit or not other.unit or other.unit != _unit(UNIT_LETTERS.get(m["letter"], "")):
+        return scalar
+    return Scalar(m["value"].strip(), other.unit)
 
 
 def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
@@ -393,7 +450,10 @@ def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
         return None
     if number(value):
         all_words = all(re.fullmatch(r"[A-Za-z]{3,}", word) for word in words)
-        all_known = all(word in _SHORT_UNITS | _LETTER_UNITS for word in words)
+        all_known = all(
+            word in _SHORT_UNITS | _LETTER_UNITS or (i > 0 and re.fullmatch(r"[A-Za-z]{3,}", word))
+            for i, word in enumerate(words)
+        )
         may_be_variable = len(words) == 1 and words[0] in _LETTER_UNITS
         if (all_words and is_apart) or (all_known and not may_be_variable):
             return Scalar(value, _unit(unit))
@@ -416,6 +476,9 @@ def _numeral(words: str) -> Fraction | None:
     total = 0  # of the scales that are read
     part = 0  # below the next scale
     room = 10**18  # what the next word must be below
+    if m := re.fullmatch(r"(.+) and (?:a|one) (half|quarter)", words):
+        whole = _numeral(m[1])
+        return None if whole is None or whole < 0 else whole + Fraction(1, _PARTS[m[2]])
     first, *others = re.sub(r"\A(?:minus|negative) ", "- ", words).split() or [""]
     sign = -1 if first == "-" else 1
     names = others if first == "-" else [first, *others]

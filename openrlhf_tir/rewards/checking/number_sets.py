@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,9 @@ from .values import can_be_paired, same_value
 _NUMBER_SETS = {
     r"\mathbb{R}": "Reals", r"\mathbb{Z}": "Integers", r"\mathbb{N}": "Naturals",
     r"\mathbb{Q}": "Rationals",
-                r"\mathbb{C}": "Complexes", r"\emptyset": "EmptySet"}  # fmt: skip
+                r"\mathbb{C}": "Complexes", r"\emptyset": "EmptySet", r"\mathbb{Z}^+": "Naturals"}  # fmt: skip
+_HALF_LINE = re.compile(r"\\mathbb\{R\}(?:\^\{?([+-])\}?|_\{([<>])0\})")
+"""The positive or negative numbers."""
 
 
 def equal_sets(a: Form, b: Form) -> bool:
@@ -67,10 +70,15 @@ def _set_of(form: Form) -> tuple[str, Any] | None:
             return "", sympy.Interval(first, last, opening == "(", closing == ")")
         case Literal(text) | Scalar(text) if text.strip() in _NUMBER_SETS:
             return "", getattr(sympy.S, _NUMBER_SETS[text.strip()])
+        case Literal(text) | Scalar(text) if half := _HALF_LINE.fullmatch(text.strip()):
+            is_positive = (half[1] or half[2]) in "+>"
+            return "", sympy.Interval.open(0, sympy.oo) if is_positive else sympy.Interval.open(-sympy.oo, 0)
         case Union(parts, operators):
             return _folded([_set_of(p) for p in parts], operators)
         case Several(items, "or" | "and" as word):
-            operator = "union" if word == "or" else "intersection"
+            # "on (0, 1) and (2, 3)" names both; "x > 1 and x < 3" is a condition
+            is_list = word == "or" or all(isinstance(item, Listed) for item in items)
+            operator = "union" if is_list else "intersection"
             return _folded([_set_of(i) for i in items], [operator] * (len(items) - 1))
         case Several((Chain((name, *_), ("!=",)), *_) as items, ","):
             # x != 1, x != 2 and x != 1, 2

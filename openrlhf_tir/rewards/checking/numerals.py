@@ -14,7 +14,8 @@ MAX_EXPONENT = 10_000
 """Scientific notation beyond this power of ten is not read: 1e999999999 would be worked out to all its digits."""
 
 _GROUPED = r"\d{1,3}(?:,\d{3}){1,12}|\d{1,3}(?: \d{3}){1,12}|\d{1,3}(?:['’]\d{3}){1,12}|\d{1,3}(?:_\d{3}){1,12}"
-_INTEGER = re.compile(rf"([+-]?)\s*(\d{{1,40}}|{_GROUPED})")
+_INTEGER = re.compile(rf"([+-]?)\s*(\d{{1,40}}|{_GROUPED}|\d{{1,3}}(?:\.\d{{3}}){{2,12}})")
+"""A single full stop is a decimal point; several separate thousands."""
 _DECIMAL = re.compile(rf"([+-]?)\s*((?:\d{{1,40}}|{_GROUPED})\.\d{{0,40}}|\.\d{{1,40}})")
 _SCIENTIFIC = re.compile(
     r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))(?:"
@@ -45,7 +46,7 @@ class Number(NamedTuple):
 def number(text: str) -> Number | None:
     """Return the number that `text` as a whole writes, or None if it is not a plain numeral."""
     if m := _INTEGER.fullmatch(text):
-        return Number(_signed(m[1], Fraction(_digits(m[2]))), True)
+        return Number(_signed(m[1], Fraction(re.sub(r"\D", "", m[2]))), True)
     if m := _DECIMAL.fullmatch(text):
         return Number(_signed(m[1], Fraction(_digits(m[2]))), False)
     if m := _SCIENTIFIC.fullmatch(text):

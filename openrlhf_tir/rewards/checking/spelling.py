@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from fractions import Fraction
 
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻ"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₒₓₕₖₗₘₙₚₛₜᵢⱼᵣᵤᵥ"
@@ -34,6 +35,8 @@ _GREEK_NAMES = (
 )
 _SIGNS |= {chr(0x3B1 + i): rf"\{name} " for i, name in enumerate(_GREEK_NAMES.split())}
 _VULGAR = re.compile("([¼½¾⅐-⅞↉])")
+_RAISED_ROOT = re.compile(r"(?<![\w)}\]])([³⁴])√")
+"""A root whose degree is written with a raised digit. Behind a numeral that digit is an exponent."""
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _EMPHASIZED_PART = re.compile(r"(?<![^\s])(\*{1,3}|_{1,2})(?=\S)([^*_]+)(?<=\S)\1(?![^\s,.;])")
 """One or more words in markdown's emphasis: **5** dollars."""
@@ -43,13 +46,19 @@ _BASE_WORDS = {
     "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
     "ten": "10", "eleven": "11", "twelve": "12", "sixteen": "16",
 }  # fmt: skip
-_BASE_WORD = re.compile(rf"_\s*\{{\s*(?:base\s+)?(\d+|{'|'.join(_BASE_WORDS)})\s*\}}", re.IGNORECASE)
+_BASE_WORD = re.compile(
+    rf"_\s*(?:\{{\s*\(?\s*(?:base\s+)?(\d+|{'|'.join(_BASE_WORDS)})\s*\)?\s*\}}|({'|'.join(_BASE_WORDS)})\b)",
+    re.IGNORECASE,
+)
 _BASE_BEHIND = re.compile(
     rf"\A(\d\w*|[0-9A-F]+)\s*\(?\s*(?:in\s+)?base\s+(\d+|{'|'.join(_BASE_WORDS)})\s*\)?\Z", re.IGNORECASE
 )
 """A numeral with its base in words: 101 (base 2)."""
 _INCHES = re.compile(r"\A([+-]?[\d.,/ ]*\d)\s*(?:\"|'')\s*\Z")
 _FEET = re.compile(r"\A([+-]?[\d.,/ ]*\d)\s*'\s*\Z")
+_FEET_AND_INCHES = re.compile(r"\A(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:\"|'')\s*\Z")
+_ARC_MINUTES = re.compile(r"(\d{1,9})\s*\^\\circ\s*(\d{1,2})\s*'(?!')(?:\s*(\d{1,2})\s*'')?")
+"""An angle in degrees, minutes and seconds."""
 _OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\],;]+[,;][^\[\],;]+)([\[\]])")
 _OPEN_INTERVALS = re.compile(rf"{_OPEN_INTERVAL.pattern}(?:\s*\\c[ua]p\s*{_OPEN_INTERVAL.pattern})*")
 """Intervals whose open ends have their brackets turned outwards: ]2, 3[."""
@@ -58,7 +67,12 @@ _INLINE = re.compile(r"(?<!\\)\$(?=\S)([^$]*?)(?<=\S)(?<!\\)\$(?!\d)")
 """Mathematics between dollar signs that are no currency, as Pandoc tells them apart: x = 1 of "$x = 1$ or $x = 2$"."""
 _IN_PARENTHESES = re.compile(r"(?<!\\)\\\((.*?)\\\)")
 r"""Mathematics between \( and \)."""
-_PREFIX = re.compile(r"(?:the\s+)?(?:(?:final|correct|right)\s+)?answer\s*(?:is\s*:?|:|=)\s*", re.IGNORECASE)
+_HENCE = r"(?:so|thus|hence|therefore)"
+_PREFIX = re.compile(
+    rf"(?:{_HENCE}\s*,?\s+)?(?:the\s+)?(?:(?:final|correct|right)\s+)?answer\s*(?:is\s*:?|:|=)\s*|{_HENCE}\s*,\s+",
+    re.IGNORECASE,
+)
+_HTML = re.compile(r"<(b|strong|i|em|u|mark)>(.*)</\1>", re.DOTALL | re.IGNORECASE)
 _HEADING = re.compile(r"\A#{1,6}\s+")
 _TYPESETTING = re.compile(
     r"\\(?:left|right|[bB]ig{1,2}[lrm]?|displaystyle|textstyle|small|large|Large|LARGE|huge|Huge|limits|nolimits|mathstrut|strut)(?![a-zA-Z])\s*\.?"
@@ -67,11 +81,31 @@ _THIN = re.compile(
     r"(?<=\d)\s*(?:\\[,!:;]|\\thinspace(?![a-zA-Z])|(?:\\!)?(?:,|\{,\})\\!|\{,\}|\{\\,\})\s*(?=\d{3}(?!\d))"
 )
 _SPACES = re.compile(r"(?<!\\)\\[,!:; >]|\\(?:quad|qquad|thinspace|hspace\{[^{}]*\}|hfill)(?![a-zA-Z])|~")
-_TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|textnormal|textsf|texttt|mbox|hbox)\s*\{([^{}]*)\}")
-_UNIT_LETTERS = {"m": "meter", "s": "second", "g": "gram", "h": "hour", "l": "liter", "L": "liter", "in": "inch"}
+_GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+"""Content of braces, with two levels of braces inside."""
+_TEXT = re.compile(rf"\\(?:text|textrm|textbf|textit|textnormal|textsf|texttt|mbox|hbox)\s*{_GROUP}")
+UNIT_LETTERS = {
+    "m": "meter", "s": "second", "g": "gram", "h": "hour", "l": "liter", "L": "liter", "in": "inch",
+    "N": "newton", "J": "joule", "W": "watt", "V": "volt", "A": "ampere", "K": "kelvin", "C": "coulomb", "T": "tesla",
+    "F": "farad",
+}  # fmt: skip
+"""Units of one letter, and "in", which are words and variables as well."""
 _FONT = re.compile(
-    r"\\(?:mathrm|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|rm|bf|underline|emph|operatorname\*?)\s*\{([^{}]*)\}"
+    r"\\(?:mathrm|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|rm|bf|underline|emph|ensuremath|operatorname\*?)\s*"
+    + _GROUP
 )
+_SWITCH = re.compile(
+    r"\\(?:(?:text)?color\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}|(?:bf|rm|it|sf|tt|em|bfseries|itshape)(?![a-zA-Z])\s*(?!\{))"
+)
+"""Commands that change font or colour of what follows them."""
+_NUMBER_SET = re.compile(r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?|(?<!.)\\mathbf\s*\{([RZNQC])\}(?!.)")
+_OHMS = re.compile(r"(?<=\d)\s*([kM]?)(?:\\Omega|Ω)\s*\Z")
+_MICRO = re.compile(r"(?<=\d)\s*\\mu\s*([mgsFAlLC])\s*\Z")
+_CIS = re.compile(
+    r"(?<![a-zA-Z\\])cis\s*(?:\(([^()]*)\)|\{([^{}]*)\}|"
+    r"((?:\\frac\{[^{}]*\}\{[^{}]*\}|\d+(?:\.\d+)?|\\[a-z]+)(?:\s*\^\\circ)?))"
+)
+r"""cos t + i sin t, written cis t."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _COMMANDS = {
     r"dfrac tfrac cfrac nicefrac sfrac": r"\frac",
@@ -107,6 +141,15 @@ _COMMAND = re.compile(rf"\\(?:{'|'.join(name for names in _COMMANDS for name in 
 _SHORT_FORMS = (
     (re.compile(r"\\not\s*(?:=|\\eq(?![a-zA-Z]))"), r"\\ne "),
     (re.compile(r"\+/-"), r"\\pm "),
+    (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r" \\times "),
+    (re.compile(r"\bper cent\b", re.IGNORECASE), "percent"),
+    (re.compile(r"(\\mathbb\{[A-Z]\}|[)\]])\s*-\s*(?=\\\{)"), r"\1 \\setminus "),
+    (re.compile(r"(?<![a-zA-Z\\])abs\(([^()]*)\)"), r"|\1|"),
+    (re.compile(r"(?<![a-zA-Z\\])(floor|ceil)\(([^()]*)\)"), r"\\l\1 \2 \\r\1 "),
+    (re.compile(r"(?<![\w.}\\])(\d{1,4}) ?C ?(\d{1,4})(?![\w.])"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\log\s*_(\d)(?=\d)"), r"\\log_{\1} "),
+    (re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+half\b", re.IGNORECASE), " 1/2"),
+    (re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+quarter\b", re.IGNORECASE), " 1/4"),
     (re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])"), r" \\cup "),
     (re.compile(r"<="), r"\\le "),
     (re.compile(r">="), r"\\ge "),
@@ -121,7 +164,7 @@ _SHORT_FORMS = (
     (re.compile(r",\s*or(?=\s)"), " or "),
     (re.compile(r"\\dot\s*\{(\d)\}\s*(\d*)\s*\\dot\s*\{(\d)\}"), r"\\overline{\1\2\3}"),
     (re.compile(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])"), r"\\pi "),
-    (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf|oo)(?![a-zA-Z])"), r"\\infty "),
+    (re.compile(r"(?<![a-zA-Z\\])(?:[iI]nfinity|inf|oo)(?![a-zA-Z])"), r"\\infty "),
     (
         re.compile(
             r"(?<![a-zA-Z\\])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[\s(\\{^\d])"
@@ -131,8 +174,6 @@ _SHORT_FORMS = (
     (re.compile(r"(?<![a-zA-Z\\])(max|min|gcd|lcm)\s*(?=\()"), r"\\\1"),
 )
 """Texts without a command, and the command for each. The order matters: a later pattern may match an earlier result."""
-_GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
-"""Content of braces, with two levels of braces inside."""
 _GREEK = r"\\(?:pi|alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![a-zA-Z])"
 _SHORT_FRACTION = re.compile(
     rf"\\frac(?:\s*(\d|{_GREEK})|\s+([a-zA-Z])|\s*{_GROUP})\s*(?:([\da-zA-Z]|{_GREEK})|{_GROUP})(?!\{{)"
@@ -141,7 +182,12 @@ _COMBINATIONS = re.compile(r"(?:\{\}\s*)?(?<![\w)\]])(?<!\w\})[\^_]\{?(\d+)\}?\s
 _MODULUS = re.compile(r"\s*(?:\\pmod\s*(?:\{\s*(\w+)\s*\}|(\w))|\(\s*\\?mod\s*(\w+)\s*\))")
 _SHORT_BINOMIAL = re.compile(r"\\binom\s*(\d)\s*(\d)")
 _REALS = re.compile(r"(?:the\s+set\s+of\s+)?(?:all|any)\s+(?:the\s+)?real(?:s|\s+numbers?)(?:\s+x)?", re.IGNORECASE)
-_EMPTY = re.compile(r"(?:the\s+)?(?:empty|null)\s+set|(?:there\s+(?:is|are)\s+)?no\s+solutions?", re.IGNORECASE)
+_REALS_EXCEPT = re.compile(
+    rf"(?:{_REALS.pattern})\s*,?\s+(?:except|other\s+than|but)(?:\s+for)?\s+(?:x\s*=\s*)?(.+)", re.IGNORECASE
+)
+_EMPTY = re.compile(
+    r"(?:the\s+)?(?:empty|null)\s+set|(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+)?solutions?", re.IGNORECASE
+)
 _ENVIRONMENT = re.compile(
     r"(?:\\\{\s*\\begin\{(array|aligned)\}(?:\{[^{}]*\})?"
     r"|\\begin\{(cases|aligned|align\*?|gathered|gather\*?|equation\*?|split)\})(.*)\\end\{(?:\1|\2)\}",
@@ -167,7 +213,9 @@ def spelt(text: str) -> str:
     text = re.sub(r"\A~\s*(?=[\d.\\])", r"\\approx ", text)
     for _ in range(3):  # a text within a text
         text = _TEXT.sub(_plain_text, text)
+    text = _NUMBER_SET.sub(lambda m: rf"\mathbb{{{m[1] or m[2]}}}", text)
     text = _FONT.sub(_plain_text, text)
+    text = _SWITCH.sub("", text)
     text = _TYPESETTING.sub(_typesetting, text)
     text = _THIN.sub("", text)
     text = _SPACES.sub(" ", text)
@@ -184,9 +232,14 @@ def spelt(text: str) -> str:
     text = re.sub(r"\^([+-](?:\d+|[a-zA-Z]))", r"^{\1}", text)
     text = _POWER_OF_PARENTHESES.sub(r"^{\1}", text)
     text = re.sub(r"\s+(?=[\^_])", "", text)
+    text = _FEET_AND_INCHES.sub(r"\1 feet \2 inches", _ARC_MINUTES.sub(_in_degrees, text))
     text = _INCHES.sub(r"\1 inches", _FEET.sub(r"\1 feet", text))
+    text = _MICRO.sub(r" micro\1", _OHMS.sub(r" \1ohm", text))
+    if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])|\bcis\b", text):
+        text = re.sub(r"(?<=[\d}])\s*degrees?\b", r"^\\circ ", text)
+    text = _CIS.sub(lambda m: r"(\cos({0}) + i\sin({0}))".format(m[1] or m[2] or m[3]), text)
     text = _BASE_BEHIND.sub(r"\1_{\2}", text.strip())
-    text = _BASE_WORD.sub(lambda m: f"_{{{_BASE_WORDS.get(m[1].lower(), m[1])}}}", text)
+    text = _BASE_WORD.sub(_base_in_digits, text)
     text = _COMBINATIONS.sub(r"\\binom{\1}{\2}", text)
     text = re.sub(r"\\(max|min|gcd|lcm)\s*\\\{([^{}]*)\\\}", r"\\\1(\2)", text)
     text = _MODULUS.sub(lambda m: rf" \pmod{{{m[1] or m[2] or m[3]}}}", text)
@@ -195,12 +248,14 @@ def spelt(text: str) -> str:
     text = _in_one_line(unwrapped(" ".join(text.split())))
     if _REALS.fullmatch(text):
         return r"\mathbb{R}"
+    if exception := _REALS_EXCEPT.fullmatch(text):
+        return rf"\mathbb{{R}} \setminus \{{{exception[1].replace(' and ', ', ')}\}}"
     if _EMPTY.fullmatch(text):
         return r"\emptyset"
     if text.upper() == "DNE":
         return "does not exist"
-    if text.casefold() == "noon":
-        return "12:00 pm"
+    if text.casefold() in ("noon", "midnight"):
+        return "12:00 pm" if text.casefold() == "noon" else "12:00 am"
     if clock := _TIME.fullmatch(text):
         return f"{int(clock[1])}:{clock[2] or '00'} {clock[3].lower()}m"
     return text
@@ -230,6 +285,8 @@ def unwrapped(text: str) -> str:
                 text = inner.strip()
         if (m := _BOX.fullmatch(text)) and _balanced(m[1]):
             text = m[1].strip()
+        if m := _HTML.fullmatch(text):
+            text = m[2].strip()
         text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
         if text.endswith((".", ",", ";")) and not text.endswith(("..", "\\,", "\\;")):
             text = text[:-1]
@@ -287,7 +344,19 @@ def _facing_inwards(match: re.Match[str]) -> str:
     return f"{opening}{match[2]}{closing}"
 
 
+def _in_degrees(match: re.Match[str]) -> str:
+    """Return an angle of degrees, minutes and seconds in degrees."""
+    angle = int(match[1]) + Fraction(int(match[2]), 60) + Fraction(int(match[3] or "0"), 3600)
+    return rf"\frac{{{angle.numerator}}}{{{angle.denominator}}}^\circ "
+
+
+def _base_in_digits(match: re.Match[str]) -> str:
+    base = match[1] or match[2]
+    return f"_{{{_BASE_WORDS.get(base.lower(), base)}}}"
+
+
 def _unicode(text: str) -> str:
+    text = _RAISED_ROOT.sub(lambda m: {"³": "∛", "⁴": "∜"}[m[1]], text)
     text = _OVERLINED.sub(lambda m: f"\\overline{{{m[1].replace(chr(0x305), '')}}}", text)
     text = _VULGAR.sub(lambda m: _vulgar(m[1]), text)
     text = re.sub(f"[{_RAISED}]+", r"^{\g<0>}", text)
@@ -308,8 +377,9 @@ def _plain_text(match: re.Match[str]) -> str:
     """
     content = match[1].replace("~", " ")
     before = match.string[: match.start()].rstrip()
-    if before.endswith((*"0123456789)}", "/")) and content.strip() in _UNIT_LETTERS:
-        return f" {_UNIT_LETTERS[content.strip()]} "
+    is_factor = re.match(r"\s*[\w({]", match.string[match.end() :])  # the C of _6\mathrm{C}_3
+    if before.endswith((*"0123456789)}", "/")) and content.strip() in UNIT_LETTERS and not is_factor:
+        return f" {UNIT_LETTERS[content.strip()]} "
     return f" {content} " if "text" in match[0][:6] or "box" in match[0][:6] else content
 
 

@@ -15,13 +15,15 @@ Importing this module is cheap; sympy is imported by the first check.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from typing import Any
 
 from .answer_form import (
+    INDIAN,
     Chain,
     Congruence,
     Form,
@@ -33,6 +35,7 @@ from .answer_form import (
     Words,
     canonical_words,
     read,
+    with_unit_of,
 )
 from .expressions import expression_of
 from .library_verdict import parse_boxed, verify
@@ -53,9 +56,8 @@ _CHOICES = "abcdefghij"
 _SHORT_NAME = re.compile(r"[A-Z](?=[a-z]?[aeiouy])[a-z]{2}")
 """A word with a capital, such as Sam or Red, which is no product with it."""
 _OTHER_CHOICE = re.compile(r"(?:or|and)\b|[,;&/]|(?:[A-Ja-j]\b\W*(?:(?:or|and)\b\W*)?)+$|.*\([A-Ja-j]\)", re.DOTALL)
+_ARTICLE = re.compile(r"\A(?:the|an?) (?=[a-z]{3})")
 _COMMAS = re.compile(r"([a-zA-Z]\s*=\s*)?(\d+(?:,\d+)+)")
-_INDIAN = re.compile(r"\d{1,2}(?:,\d{2})+,\d{3}")
-"""A numeral with the separators of lakh and crore."""
 
 
 def warm() -> None:
@@ -87,7 +89,7 @@ def _readings(text: str) -> list[Form]:
         return [numeral]
     if number(match[2]):
         return [numeral] if ",0" in match[2] else [numeral, _form(text.replace(",", ", "))]
-    return [numeral, *([_form(text.replace(",", ""))] if _INDIAN.fullmatch(match[2]) else [])]
+    return [numeral, *([_form(text.replace(",", ""))] if INDIAN.fullmatch(match[2]) else [])]
 
 
 def _equal_choices(answer: str, gold: str) -> bool:
@@ -119,7 +121,7 @@ def _equal_forms(a: Form, b: Form) -> bool:
         case (Literal(x), Literal(y)):
             return compact(x) == compact(y)
         case (Words(x), Words(y)):
-            return canonical_words(x) == canonical_words(y)
+            return _ARTICLE.sub("", canonical_words(x)) == _ARTICLE.sub("", canonical_words(y))
         case (Words(x), Scalar(y)) | (Scalar(y), Words(x)):
             same_case = len(x) > 1 or x == y or x.casefold() in _CHOICES
             return same_case and canonical_words(x) == canonical_words(y)
@@ -185,6 +187,11 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
 
 def _expanded(form: Form) -> Form:
     r"""Return both values of an expression with one \pm; the form itself otherwise."""
+    if isinstance(form, Listed) and form.opening + form.closing == "()":
+        choices = [item.items if isinstance(item, Several) else (item,) for item in map(_expanded, form.items)]
+        if math.prod(map(len, choices)) == 2:  # (\pm 2, 3): two points
+            points = [Listed(items, form.opening, form.closing) for items in product(*choices)]
+            return Several(tuple(points), ",")
     if isinstance(form, Scalar) and form.text.count(r"\pm") + form.text.count(r"\mp") == 1:
         signs = [re.sub(r"\\[pm][mp](?![a-zA-Z])\s*", sign, form.text).strip() for sign in "+-"]
         items = tuple(Scalar(sign.removeprefix("+"), form.unit, form.percent) for sign in signs)
@@ -304,6 +311,7 @@ def _distinct(items: Sequence[Form]) -> tuple[Form, ...]:
 
 
 def _equal_scalars(a: Scalar, b: Scalar) -> bool:
+    a, b = with_unit_of(a, b), with_unit_of(b, a)
     if a.unit and b.unit and a.unit != b.unit:
         return False
     if (a.percent and b.unit) or (b.percent and a.unit):
