@@ -14,8 +14,8 @@ from .conditions import Conditions
 from .ends import MAX_COMMANDS, Break, Continue, Enough, Exit, Return
 from .script import Command
 from .syntax import HERE, Node, first_child
-from .unknown_text import readable, unknown, unknowns
-from .words import split_at
+from .unknown_text import UNKNOWN_ALONE, readable, unknown, unknowns
+from .words import formatted, split_at
 
 _TRAINER = re.compile(
     r"openrlhf[./]cli[./]\w+|\btrain_(ppo_ray|ppo|sft|dpo|rm|kto|kd|prm)\b"
@@ -158,7 +158,8 @@ class Commands(Conditions):
             if trains(text) and not (words and _LAUNCHER.fullmatch(words[0])):
                 self.nested(text, self.line(body))
             return status
-        return self.statement(body)
+        with self.inside(lines=None if UNKNOWN_ALONE.fullmatch(text) else text.splitlines()):
+            return self.statement(body)
 
     def _separators(self, node: Node) -> str:
         """Return the value of IFS for a command, which may set it itself."""
@@ -180,8 +181,9 @@ class Commands(Conditions):
         except getopt.GetoptError:
             return
         options = dict(given)
-        if unknowns(separators):
-            self.variables |= dict.fromkeys([*names, options.get("-a", "")], unknown(f"read {shlex.join(words)}"))
+        if unknowns(separators) or UNKNOWN_ALONE.fullmatch(text):
+            targets = [options["-a"]] if "-a" in options else names or ["REPLY"]
+            self.variables |= dict.fromkeys(targets, unknown(shlex.join(["read", *words])))
             return
         if "-d" not in options:
             text = text.partition("\n")[0]
@@ -223,6 +225,10 @@ class Commands(Conditions):
                     f"Line {line}: ${missing} is set neither by the script nor in this environment: it is empty, as in"
                     " bash."
                 )
+        if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 1:
+            text = formatted(arguments[2:])
+            self.variables[arguments[1]] = unknown(shlex.join(words)) if text is None else text
+            return True
         if name in PRINTS:
             return None
         if name.startswith("-"):
@@ -243,6 +249,8 @@ class Commands(Conditions):
             ".": self._source,
             "set": self._set,
             "shift": self._shift,
+            "let": self._let,
+            "read": self._read_line,
             "exit": self._leave,
             "return": self._leave_function,
             "true": lambda arguments, line: True,
@@ -344,6 +352,21 @@ class Commands(Conditions):
     def _shift(self, arguments: list[str], line: int) -> bool:
         count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
         self.positional = self.positional[count:]
+        return True
+
+    def _let(self, arguments: list[str], line: int) -> bool | None:
+        values = [self.evaluated(word, f"let {word}") for word in arguments]
+        return None if not values or unknowns(values[-1]) else values[-1] != "0"
+
+    def _read_line(self, arguments: list[str], line: int) -> bool | None:
+        """Do what `read` does in a loop over lines; elsewhere its variables are what only a run can tell."""
+        separators = str(self.variables.get("IFS", " \t\n"))
+        if self.lines is None:
+            self._read(arguments, unknown(shlex.join(["read", *arguments])), separators)
+            return None
+        if not self.lines:
+            return False
+        self._read(arguments, self.lines.pop(0), separators)
         return True
 
     def _unset_command(self, node: Node) -> None:

@@ -14,17 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .arithmetic import calculate
+from .arithmetic import assignment, calculate, names_changed
 from .ends import MAX_DEPTH, MAX_FILE, Enough
 from .script import Script
 from .syntax import HERE, Node, first_child, parser
 from .unknown_text import unknown, unknowns
-from .words import Part, fields, joined, without
+from .words import Part, braces_expanded, fields, formatted, joined, sequence, without, without_escapes
 
 _CUT = re.compile(r":\s*(-?\d+)(?::\s*(\d+))?")
 """${X:offset:length}"""
+_NUMBER = re.compile(r"-?\d+")
 _EXPANDED = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 """Nodes that are replaced between double quotes."""
+_WITH_BRACES = ("word", "concatenation", "brace_expression")
+"""Nodes of words that may have alternatives, `{a,b}` or `{1..3}`."""
 Items = TypeVar("Items", str, list[str])
 _HIDDEN = "\ue002"
 """Stands for a double quote of a here-document, which quotes nothing there."""
@@ -54,6 +57,8 @@ class Expansions:
         self.depth = 0
         self.loops = 0
         """Loops around the current statement that `break` and `continue` are read of."""
+        self.lines: list[str] | None = None
+        """The lines that are left for `read` in a loop over them; None outside of such a loop."""
         self.source = b""
         self.unread: set[str] = set()
         """Files that the script writes and has not started so far."""
@@ -102,6 +107,10 @@ class Expansions:
 
     def words(self, node: Node) -> list[str]:
         """Return the words that a node expands to."""
+        alternatives = braces_expanded(self.raw(node)) if node.type in _WITH_BRACES else []
+        pieces = [self._parsed(alternative) if alternative else [] for alternative in alternatives]
+        if len(pieces) > 1 and None not in pieces:
+            return [word for parts in pieces for word in fields(parts or [])]
         return fields(self.parts(node))
 
     def _joined(self, node: Node | None) -> str:
@@ -125,7 +134,9 @@ class Expansions:
             return [Part(self.substitution(node), split=True)]
         if kind == "arithmetic_expansion":
             return [Part(self.arithmetic(self.raw(node)), split=True)]
-        if kind in ("process_substitution", "ansi_c_string"):
+        if kind == "ansi_c_string":
+            return [Part(without_escapes(self.raw(node)[2:-1]))]
+        if kind == "process_substitution":
             return [Part(unknown(self.raw(node)))]
         return self._literal(self.raw(node))
 
@@ -198,9 +209,12 @@ class Expansions:
             value = self.value(name) or ""
             count = len(value) if isinstance(value, list) or index is None else 1
             return [Part(str(count if value else 0))]
+        if prefix == "!" and _is_whole("", index) and not rest:
+            return self._list_parts(self._keys(name), name, index, quoted)
         if prefix == "!":
             target = self.value(name)
-            return self._value_parts(target, None, quoted) if isinstance(target, str) else [Part(unknown(raw))]
+            is_name = isinstance(target, str) and not rest and not unknowns(target)
+            return self._value_parts(str(target), None, quoted) if is_name else [Part(unknown(raw))]
         if not rest:
             return self._value_parts(name, index, quoted)
         return self._with_operator(name, index, rest, raw, quoted)
@@ -307,14 +321,29 @@ class Expansions:
             found = self.variables.get(name)
         if index is None or index in ("[@]", "[*]"):
             return found
-        number_text = self._text(index[1:-1])
-        if (item := self.variables.get(f"{name}[{number_text}]")) is not None or found is None:
+        raw = f"${{{name}{index}}}"
+        key = self._text(index[1:-1])
+        if unknowns(key):
+            return unknown(raw)
+        item = self.variables.get(f"{name}[{key}]")
+        if item is not None or found is None:
             return item
+        position = self.calculated(key.replace("$((", "(").replace("))", ")"), raw)
+        if unknowns(position):
+            is_associative = any(other.startswith(f"{name}[") for other in self.variables)
+            return None if is_associative else position
         items = [found] if isinstance(found, str) else found
         try:
-            return items[int(number_text)]
-        except (ValueError, IndexError):
+            return items[int(position)]
+        except IndexError:
             return None
+
+    def _keys(self, name: str) -> list[str]:
+        """Return the keys of an associative array, or the numbers of a list's items."""
+        start = f"{name}["
+        keys = [key.removeprefix(start).removesuffix("]") for key in self.variables if key.startswith(start)]
+        items = self.variables.get(name)
+        return keys or [str(i) for i in range(len(items) if isinstance(items, list) else items is not None)]
 
     def _value_parts(self, name: str, index: str | None, quoted: bool) -> list[Part]:
         value = self.value(name, index)
@@ -325,7 +354,7 @@ class Expansions:
         if isinstance(value, list):
             value = value[0] if value else ""  # $array is its first element
         if value is None and not name.isdecimal():
-            self.unset.append(name)
+            self.unset.append(f"{name}{index or ''}")
         return [Part(value or "", split=not quoted)]
 
     def _list_parts(self, items: list[str], name: str, index: str | None, quoted: bool) -> list[Part]:
@@ -404,6 +433,10 @@ class Expansions:
             return base.removesuffix(plain[1]) if len(plain) > 1 and base != plain[1] else base
         if name in ("realpath", "readlink") and plain:
             return os.path.normpath(self.cwd / plain[0])
+        if name == "printf":
+            return formatted(arguments)
+        if name == "seq" and 1 <= len(arguments) <= 3 and all(map(_NUMBER.fullmatch, arguments)):
+            return sequence(*map(int, arguments if len(arguments) > 1 else ["1", *arguments]))
         if name == "date":
             form = next((word[1:] for word in arguments if word.startswith("+")), "%c")
             return time.strftime(form)
@@ -419,7 +452,28 @@ class Expansions:
 
     def arithmetic(self, raw: str) -> str:
         """Return the value of $((...)) of whole numbers; else an unknown text."""
-        return self.calculated(raw.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]"), raw)
+        expression = raw.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]")
+        self.variables |= dict.fromkeys(names_changed(expression), unknown(raw))
+        return self.calculated(expression, raw)
+
+    def evaluated(self, expression: str, raw: str) -> str:
+        """Return the value of the last of some expressions, as `((...))` and `let` have them, and make their
+        assignments.
+
+        Args:
+            expression: Expressions with commas between them.
+            raw: Their source, which stands for what only a run can tell.
+        """
+        value = "0"
+        for part in expression.split(","):
+            assigned = assignment(part)
+            if assigned is None:
+                self.variables |= dict.fromkeys(names_changed(part), unknown(raw))
+                value = self.calculated(part, raw)
+                continue
+            value = self.calculated(assigned.value, raw)
+            self.variables[assigned.name] = self.calculated(assigned.new, raw)
+        return value
 
     def calculated(self, expression: str, raw: str) -> str:
         """Return the value of an expression of whole numbers and variables that hold some; else an unknown text."""

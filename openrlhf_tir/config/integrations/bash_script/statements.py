@@ -12,7 +12,7 @@ from .commands import Commands, trains
 from .conditions import negated
 from .ends import ENDS, MAX_COMMANDS, MAX_DEPTH, MAX_ROUNDS, Break, Continue, Enough, Exit, Return
 from .syntax import PLACEHOLDER, Node, errors, parser
-from .unknown_text import unknowns
+from .unknown_text import readable, unknowns
 
 _CONTINUED_END = re.compile(r"(\s*\\\n?)+\s*\Z")
 """A backslash behind the last word of a text: the line that it continues is empty."""
@@ -23,6 +23,11 @@ _ARGUMENTS = re.compile(r"\$[{]?#?[0-9@*#]")
 """The script's arguments, $1 and $#: the caller has them."""
 _MACHINE = re.compile(r"(?<!\S)-[b-np-zA-Z]\s")
 """A test of a file, or of whether a variable is empty: on the machine of the script it may come out otherwise."""
+_COUNTS = re.compile(r"\A\(\(|\s-(?:eq|ne|lt|le|gt|ge)\s")
+"""A comparison of numbers, of which one may be counted."""
+_READS = re.compile(r"\bread\b")
+_ASSIGNMENTS = ("variable_assignment", "variable_assignments", "declaration_command")
+"""Statements that give variables values."""
 
 
 class Statements(Commands):
@@ -92,7 +97,7 @@ class Statements(Commands):
         if not raw.startswith("(("):
             self.children(node)
             return None
-        value = self.calculated(raw[2:-2], raw)
+        value = self.evaluated(raw[2:-2], raw)
         return None if unknowns(value) else value not in ("0", "")
 
     def _list(self, node: Node) -> bool | None:
@@ -100,6 +105,8 @@ class Statements(Commands):
         first, second = node.named_children[0], node.named_children[-1]
         operator = next((c.type for c in node.children if c.type in ("&&", "||")), "&&")
         status = self.statement(first)
+        if status is None and second.type in _ASSIGNMENTS and first.type not in _ASSIGNMENTS:
+            self._say_taken([first])
         if (status is False) == (operator == "&&"):
             return status
         before = len(self.script.commands)
@@ -184,15 +191,22 @@ class Statements(Commands):
 
     def _case_statement(self, node: Node) -> None:
         value = self._joined(node.child_by_field_name("value"))
+        taken = "none"
         for item in node.named_children:
             if item.type != "case_item":
                 continue
             patterns = item.children_by_field_name("value")
             if any(fnmatch.fnmatchcase(value, self._joined(pattern)) for pattern in patterns):
                 status = None if unknowns(value) else True
+                taken = f"`{self.raw(patterns[0])})`"
                 branch = [c for c in item.named_children if c not in patterns]
                 self._branch(branch, [node.child_by_field_name("value")], status)
-                return
+                break
+        if unknowns(value):
+            self.script.note(
+                f"Line {self.line(node)}: which branch `case {readable(value)}` takes only a run can tell;"
+                f" {taken} is read here."
+            )
 
     def _for_statement(self, node: Node) -> None:
         name = self.raw(node.child_by_field_name("variable"))
@@ -206,7 +220,8 @@ class Statements(Commands):
         self._loop(rounds(), node.child_by_field_name("body"))
 
     def _while_statement(self, node: Node) -> None:
-        """A loop over the script's arguments runs as often as bash would run it, every other one once."""
+        """A loop over the script's arguments or over known lines, or one that counts, runs as often as bash would run
+        it, every other one once."""
         condition, body = node.child_by_field_name("condition"), node.child_by_field_name("body")
         text = "" if condition is None else self.raw(condition)
         if text.startswith("getopts"):
@@ -216,17 +231,21 @@ class Statements(Commands):
                 " given. Set their variables in the environment, or correct the recipe."
             )
             return
-        if body is None or not _ARGUMENTS.search(text):
+        status = None if condition is None else self.statement(condition)
+        reads_lines = self.lines is not None and _READS.search(text)
+        is_counted = status is not None and (reads_lines or _COUNTS.search(text))
+        if body is None or not (is_counted or _ARGUMENTS.search(text)):
             self._once(node)
             return
         ends_when_true = node.children[0].type == "until"
 
         def rounds() -> Iterator[None]:
+            holds = status
             for _ in range(MAX_ROUNDS):
-                status = self.statement(condition)
-                if status is None or status == ends_when_true:
+                if holds is None or holds == ends_when_true:
                     return
                 yield
+                holds = self.statement(condition)
 
         self._loop(rounds(), body)
 
@@ -255,7 +274,24 @@ class Statements(Commands):
         if any(trains(word) for command in self.script.commands[before:] for word in command.words):
             self.script.note(f"Line {self.line(node)} begins a loop; its commands are read once.")
 
-    _c_style_for_statement = _once
+    def _c_style_for_statement(self, node: Node) -> None:
+        """`for ((i = 0; i < N; i++))`, as often as bash would run it; once where only a run can tell how often."""
+        parts = [node.child_by_field_name(name) for name in ("initializer", "condition", "update")]
+        first, condition, update = ("" if part is None else self.raw(part) for part in parts)
+        raw = f"(({first}; {condition}; {update}))"
+        self.evaluated(first or "0", raw)
+        if not condition or unknowns(self.evaluated(condition, raw)):
+            self._once(node)
+            return
+
+        def rounds() -> Iterator[None]:
+            for _ in range(MAX_ROUNDS):
+                if self.evaluated(condition, raw) == "0":
+                    return
+                yield
+                self.evaluated(update or "0", raw)
+
+        self._loop(rounds(), node.child_by_field_name("body"))
 
     def _function_definition(self, node: Node) -> None:
         self.functions[self.raw(node.child_by_field_name("name"))] = (node.child_by_field_name("body"), self.source)

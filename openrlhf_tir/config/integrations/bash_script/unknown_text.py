@@ -7,6 +7,8 @@ import re
 _OPEN = "\ue000"
 _CLOSE = "\ue001"
 _UNKNOWN = re.compile(f"{_OPEN}([0-9a-f]*){_CLOSE}")
+UNKNOWN_ALONE = re.compile(rf"\s*{_UNKNOWN.pattern}\s*")
+"""An unknown text with nothing known around it."""
 
 
 def unknown(source: str) -> str:

@@ -97,6 +97,21 @@ def words(text: str, **environ: str) -> list[str]:
         ("A=($(ls) b); run \"${A[@]:1}\"", ["run", "${A[@]:1}"]),
         ("X=a.b.a; run ${X/#a/c} ${X/%a/c} ${X/a/c}", ["run", "c.b.a", "a.b.c", "c.b.a"]),
         ("set -- p 'q r'; run a > log 2>&1 b \"$@\"", ["run", "a", "b", "p", "q r"]),
+        ("((T = 2 * 8)); let B=T*8 C=B-1; run $T $B $C", ["run", "16", "128", "127"]),
+        ("N=2; ((N += 3)); ((N++)); ((--N)); ((M = N, M *= 2)); run $N $M", ["run", "5", "10"]),
+        ("A=(a b c); run ${!A[@]} \"${!A[*]}\"", ["run", "0", "1", "2", "0 1 2"]),
+        ("declare -A A=([x]=1); A[y]=2; run \"${!A[@]}\"", ["run", "x", "y"]),
+        ("Z=A; A=7; run ${!Z}", ["run", "7"]),
+        ("A=(a b c); i=1; run ${A[i]} ${A[$i]} ${A[i + 1]} ${A[$((i - 1))]} ${A[-1]} ${A[7]}", ["run", *"bbcac"]),
+        ("A=([0]=a [1]=b); A+=(c); declare -A B=([x]=1); run ${A[1]} ${A[2]} ${B[x]} ${B[y]}", ["run", *"bc1"]),
+        ("run {1..3} a{b,c}d {03..1} {$Y,b} {,x} {1..2}{a,b}",
+         ["run", "1", "2", "3", "abd", "acd", "03", "02", "01", "y", "b", "x", "1a", "1b", "2a", "2b"]),
+        ("X=q; run '{a,b}' \"{a,b}\" {a} {} \\{a,b\\} ${Z:-{1,2}} b{c}d \"$X\"{a,b}",
+         ["run", "{a,b}", "{a,b}", "{a}", "{}", "{a,b}", "{1,2}", "b{c}d", "q{a,b}"]),
+        ("run $'Q: {}\\nA:\\t\\'x\\'' --x=$'\\x41\\102\\u00e9\\q\\ud800'",
+         ["run", "Q: {}\nA:\t'x'", "--x=ABé\\q\\ud800"]),
+        ("printf -v N 'run-%s_%03d%%' a 7; run $N $(printf '%s-%d\\n' b 8)", ["run", "run-a_007%", "b-8"]),
+        ("run $(seq 2) $(seq 3 -1 1)", ["run", "1", "2", "3", "2", "1"]),
     ],
 )  # fmt: skip
 def test_words_are_those_that_bash_would_pass(text, expected):
@@ -114,7 +129,17 @@ def test_words_are_those_that_bash_would_pass(text, expected):
         ("X=2; if ((X > 1)); then run a; fi", ["a"]),
         ("case ${M:-grpo} in ppo) run a;; gr*|x) run b;; *) run c;; esac", ["b"]),
         ("for i in 1 2; do run $i; done", ["1", "2"]),
-        ("for ((i = 0; i < 9; i++)); do run a; done", ["a"]),
+        ("for ((i = 0; i < 3; i++)); do run $i; done", ["0", "1", "2"]),
+        ("for ((i = 0; i < 4; i++)); do [ $i = 1 ] && continue; [ $i = 3 ] && break; run $i; done", ["0", "2"]),
+        ("for ((i = 0; i < $(nproc); i++)); do run a; done", ["a"]),
+        ("i=0; while ((i < 2)); do run $i; ((i++)); done", ["0", "1"]),
+        (
+            "i=0; while [ $i -lt 2 ]; do run $i; i=$((i + 1)); done; until [ $i -eq 0 ]; do ((i--)); run $i; done",
+            list("0110"),
+        ),
+        ("while read -r a b; do run $b; done <<EOF\nx 1\ny 2 3\nEOF", ["1", "2"]),
+        ("cat > l <<EOF\nx 1\ny 2\nEOF\nwhile read -r a b; do [[ $a == x ]] && continue; run $b; done < l", ["2"]),
+        ("until run a; do sleep 1; done", ["a"]),
         ("f() { run $1; }; f a; f b", ["a", "b"]),
         ("run a; exit; run b", ["a"]),
         ("(X=1; run $X); run ${X:-2}", ["1", "2"]),
@@ -227,9 +252,9 @@ def test_flags_by_getopts_are_said_and_taken_as_not_given():
     assert "Line 1" in note and "getopts" in note
 
 
-@pytest.mark.parametrize("text", ["$'a\\nb'", "$(printf '%s_%03d' a 7)"])
+@pytest.mark.parametrize("text", ["$(printf '%q' a)", "$(seq 3 1)", "$(seq 1 0 3)", "${A[$(hostname)]}", "${!A:-b}"])
 def test_what_is_not_read_is_unknown(text):
-    assert unknowns(words(f"run {text}")[1]) == [text]
+    assert unknowns(words(f"A=(1 2); run {text}")[1]) == [text]
 
 
 @pytest.mark.parametrize("expression", ["1 / 0", "x = 1", "1 ? 2", "16#ff", "++N", "-- N"])
@@ -248,11 +273,30 @@ def test_arithmetic_starts_nothing_and_writes_nothing(tmp_path, monkeypatch, tex
 
 @pytest.mark.parametrize(
     "text",
-    ["mapfile -t A < <(nvidia-smi)", "read -r A < <(hostname)", "read A < nowhere.txt", "IFS=$'\\n' read -r B A <<< x"],
+    [
+        "mapfile -t A < <(nvidia-smi)",
+        "read -r A < <(hostname)",
+        "read -r B A < <(hostname)",
+        "read A < nowhere.txt",
+        "IFS=$(hostname) read -r B A <<< x",
+        "read A",
+        "A=8; ((++B, A = $(nproc)))",
+        "A=8; let A+=$(nproc)",
+        "A=8; run2 $((++A))",
+        "printf -v A '%q' x",
+    ],
 )
 def test_what_a_run_would_read_into_a_variable_is_unknown_and_not_empty(text):
-    (word,) = words(f"{text}\nrun $A")[1:]
+    (word,) = read(f"{text}\nrun $A").commands[-1].words[1:]
     assert unknowns(word)
+
+
+@pytest.mark.parametrize(
+    "text", ["while read -r A B; do run $A $B; done < nowhere.txt", "cat rows | while read -r A B; do run $A $B; done"]
+)
+def test_lines_that_are_not_here_make_unknown_words_and_not_empty_ones(text):
+    (words_of_run,) = (command.words for command in read(text).commands if command.words[0] == "run")
+    assert all(map(unknowns, words_of_run[1:])) and len(words_of_run) == 3
 
 
 def test_a_comment_ends_a_continued_command_as_in_bash_and_what_is_below_it_is_said_to_be_lost():
@@ -281,6 +325,22 @@ def test_a_condition_that_is_taken_to_hold_is_said(text):
     assert [command.words for command in script.commands] == [("ready",), ("run", "a")]
     (note,) = script.notes
     assert "`ready`" in note
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "word"),
+    [
+        ("[ $(nproc) -ge 8 ] && X=2", "`[ $(nproc) -ge 8 ]`", "2"),
+        ("[[ $(nproc) -ge 8 ]] || export X=2", "`[[ $(nproc) -ge 8 ]]`", ""),
+        ("case $(hostname) in a) X=1;; *) X=2;; esac", "`*)`", "2"),
+        ("case $(hostname) in a) X=1;; esac", "none", ""),
+    ],
+)
+def test_a_value_that_depends_on_what_only_a_run_can_tell_is_said(text, source, word):
+    script = read(f'{text}; run "$X"')
+    assert script.commands[-1].words == ("run", word)
+    (note,) = script.notes
+    assert source in note and "Line 1" in note
 
 
 def test_nothing_of_a_script_is_run(tmp_path):
