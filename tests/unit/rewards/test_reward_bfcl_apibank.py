@@ -77,6 +77,13 @@ def test_nothing_to_call_is_right_only_without_calls():
     assert bfcl("[math.add(a=1)]", label).reward == 0.0
 
 
+def test_of_two_descriptions_with_one_name_the_first_counts():
+    second = {"name": "math.add", "parameters": {"properties": {}, "required": ["c"]}}
+    for category in ("simple", "multiple", "parallel"):
+        assert check_calls([ADD, second], [{"math.add": {"a": 1}}], [ANSWER], category) is None
+        assert check_calls([second, ADD], [{"math.add": {"a": 1}}], [ANSWER], category) is not None
+
+
 def test_parallel_calls_match_in_any_order_each_once():
     answers = [{"math.add": {"a": [1]}}, {"math.add": {"a": [2]}}]
     one, two = {"math.add": {"a": 1}}, {"math.add": {"a": 2}}
