@@ -50,7 +50,7 @@ def test_the_official_evaluation_reads_an_open_box_to_the_end_of_the_text(text, 
 def test_only_a_last_expression_is_printed_by_our_rewriting():
     assert printed.expression("x = 1\nx + 1\n# end") == "x = 1\nprint(x + 1)\n# end"
     assert printed.expression("```python\nf(\n 1)\n```") == "print(f(\n 1))"
-    for code in ("x = 1", "import os", "if x:\n    x", "print(x)", "x +", "", "# comment"):
+    for code in ("x = 1", "import os", "if x:\n    x", "x = 1; x + 1", "print(x)", "x +", "", "# comment"):
         assert printed.expression(code) == code
 
 

@@ -4,8 +4,8 @@
     x + 1        --->     print(x + 1)
 
 `official` wraps the last line that is not empty, whatever it is. This breaks code that ends in an assignment, an
-import, a comment or an indented line. `expression` wraps the last statement, and only if it is an expression of the top
-level that does not print already. Source: verl-project/verl-recipe, retool/retool.py.
+import, a comment or an indented line. `expression` wraps the last statement, and only if it is an expression at the
+beginning of a line that does not print already. Source: verl-project/verl-recipe, retool/retool.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def expression(code: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return code
     last = body[-1] if body else None
-    if not isinstance(last, ast.Expr) or _prints(last.value):
+    if not isinstance(last, ast.Expr) or last.col_offset or _prints(last.value):
         return code
     segment = ast.get_source_segment(code, last)
     if segment is None or last.end_lineno is None:
