@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openrlhf_tir.errors import unknown
-from openrlhf_tir.machine.gpus import gpu_count
+from openrlhf_tir.machine.gpus import usable_gpus
 from openrlhf_tir.telemetry import metrics
 
 from ..results import FIGURES, evaluation_in, evaluations
@@ -39,7 +39,7 @@ EIGHT_UPDATES = ("--train.max_steps", "8")
 def recipe_of(task: str) -> str:
     """Return the task's recipe for this machine."""
     recipe = TASKS[task].recipe
-    return recipe.replace("_cpu", "_one_gpu") if gpu_count() else recipe
+    return recipe.replace("_cpu", "_one_gpu") if usable_gpus() else recipe
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ..machine.gpus import gpu_count
+from ..machine.gpus import usable_gpus
 from .schema import Config
 from .sections.learner import Ds
 
@@ -39,7 +39,7 @@ def ranks_of_machine(
     """
     if "num_gpus_per_node" in cfg.actor.model_fields_set or not runs_here(cfg, environ):
         return cfg
-    here = gpu_count() if gpus is None else gpus
+    here = usable_gpus() if gpus is None else gpus
     if fine_tuning:
         return _with_ranks(cfg, _most_ranks(cfg.ds, here, cfg.sft.batch_size, cfg.sft.batch_size))
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size

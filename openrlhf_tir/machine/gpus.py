@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
+NO_DEVICE = ("", "-1", "NoDevFiles")
+"""Entries of CUDA_VISIBLE_DEVICES that end the list."""
 CPU_ONLY = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 """Environment variables of every process of a run without GPUs, on every node."""
 
@@ -42,8 +45,8 @@ def nvidia_smi(*arguments: str, timeout_s: float = NVIDIA_SMI_S) -> str:
 
 
 def gpu_memory() -> int | None:
-    """Return the bytes of the smallest GPU that this process can have; None if nvidia-smi names none."""
-    if not gpu_count():
+    """Return the bytes of the smallest GPU that this process can have; None if there is none, or if nobody knows."""
+    if not usable_gpus() or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # a part of a card is not listed
         return None
     try:
         output = nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
@@ -88,4 +91,26 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = 
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return gpu_count() if on_node is None else on_node
-    return len([device for device in listed.split(",") if device.strip()])
+    return len(_devices(listed))
+
+
+def usable_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> int:
+    """Return the GPUs that a Ray which is started here would have: those of the node that this process may use.
+
+    Slurm and users give a process some of a node's GPUs by CUDA_VISIBLE_DEVICES; all of the device files stay.
+
+    Args:
+        environ: Environment variables.
+        on_node: GPUs of the node; None to count them.
+    """
+    on_node = gpu_count() if on_node is None else on_node
+    return min(on_node, visible_gpus(environ, on_node))
+
+
+def _devices(listed: str) -> list[str]:
+    """Return the devices of a list in CUDA_VISIBLE_DEVICES: indices, or names that begin with GPU- or MIG-.
+
+    CUDA ignores what follows a -1. Slurm writes NoDevFiles for a job without GPUs.
+    """
+    devices = [device.strip() for device in listed.split(",")]
+    return [*takewhile(lambda device: device not in NO_DEVICE, devices)]

@@ -28,7 +28,7 @@ from ...learner.attention.choice import attention_implementation
 from ...learner.compile_environment import unreadable_architectures
 from ...machine.cards import Cards, cards
 from ...machine.cores import computes_bf16, usable_cores
-from ...machine.gpus import gpu_count, gpu_memory
+from ...machine.gpus import gpu_memory, usable_gpus
 from ...machine.sizes import free_above, size
 from ...memory.host_plan import KEPT_FREE, REMEDY, host_plan, usable
 from ...memory.memory_plan import memory_plan
@@ -56,7 +56,7 @@ class Machine:
     """What the checks need to know about this machine. Tests pass their own.
 
     Attributes:
-        gpus: Number of GPUs.
+        gpus: Number of GPUs that a run on it may use.
         cpus: Number of cores that this process may use.
         bf16: False if they are known to lack fast instructions for bf16.
         shm_free: Free bytes in /dev/shm.
@@ -68,7 +68,7 @@ class Machine:
         isolation_fault: Returns why code cannot be confined here, or None.
     """
 
-    gpus: int = field(default_factory=gpu_count)
+    gpus: int = field(default_factory=usable_gpus)
     cpus: int = field(default_factory=usable_cores)
     bf16: bool = field(default_factory=computes_bf16)
     shm_free: int = field(
@@ -235,12 +235,13 @@ def _too_few_gpus(cfg: Config, needed: int, gpus: int, *, learner: bool) -> Conf
         and cfg.vllm.world_size == 1
         and cfg.vllm.sync_backend != "nccl"
     )
+    listed = " (CUDA_VISIBLE_DEVICES)" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
     sharing = (
         ", or put each engine on the GPU of a rank: train.share_gpus = true with vllm.kv_cache_mib (16384 on a card"
         " of 80 GiB; openrlhf-tir size says what fits)"
     )
     return ConfigError(
-        f"{', '.join(processes)} need {needed} GPUs, this machine has {gpus}. Lower {' or '.join(settings)}"
+        f"{', '.join(processes)} need {needed} GPUs, this machine has {gpus}{listed}. Lower {' or '.join(settings)}"
         f"{sharing if fits_if_shared else ''}."
     )
 

@@ -54,7 +54,7 @@ def test_a_fine_tuning_has_all_gpus_over_which_its_own_batch_divides(gpus, setti
 
 def test_the_command_of_a_fine_tuning_asks_for_the_ranks_of_one(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("openrlhf_tir.config.ranks.gpu_count", lambda: 8)
+    monkeypatch.setattr("openrlhf_tir.config.ranks.usable_gpus", lambda: 8)
     parser = Parser()
     fine_tuning.add_flags(parser)
     args, args.unknown = parser.parse_known_args(["--sft.batch_size", "16"])
@@ -84,6 +84,6 @@ def from_flags(*words: str) -> Config:
 @pytest.mark.parametrize(("gpus", "ranks"), [(0, 1), (3, 2)])
 def test_a_command_has_the_ranks_of_its_machine_unless_its_flags_say_how_many(monkeypatch, gpus, ranks):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("openrlhf_tir.config.ranks.gpu_count", lambda: gpus)
+    monkeypatch.setattr("openrlhf_tir.config.ranks.usable_gpus", lambda: gpus)
     assert from_flags().actor.world_size == ranks
     assert from_flags("--actor.num_gpus_per_node", "4").actor.world_size == 4

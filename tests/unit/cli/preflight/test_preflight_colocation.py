@@ -69,7 +69,7 @@ def test_what_each_keeps_of_a_gpu_in_the_others_turn_is_said(ready, tmp_path, mo
 )
 def test_check_only_accepts_and_refuses_it_from_outside(ready, tmp_path, monkeypatch, capsys, flags, code, said):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("openrlhf_tir.cli.checks.host.gpu_count", lambda: 0)
+    monkeypatch.setattr("openrlhf_tir.cli.checks.host.usable_gpus", lambda: 0)
     given = [text for name, value in ready.items() for text in (f"--{name}", str(value))]
     monkeypatch.setattr("openrlhf_tir.cli.preflight.Machine", lambda: CPU)
     found = main(["train", "--check-only", "--run-dir", str(tmp_path / "run"), *given, "--train.colocate_all", *flags])

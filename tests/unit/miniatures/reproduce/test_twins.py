@@ -53,7 +53,7 @@ def rows_of_functions(monkeypatch):
 @pytest.mark.parametrize("name", twins.TWINS)
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_every_command_of_every_arm_is_one_that_the_program_takes(name, gpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(twins, "gpu_count", lambda: gpus)
+    monkeypatch.setattr(twins, "usable_gpus", lambda: gpus)
     twin = twins.named(name)
     base = bases.made(twin.base, 42, tmp_path / "bases", How(9, lambda line: None, Fake()))
     seed_dir = tmp_path / "out" / "seed-42"
@@ -81,7 +81,7 @@ def test_every_command_of_every_arm_is_one_that_the_program_takes(name, gpus, tm
 
 def test_recipes_of_both_machines_are_there_for_every_task(monkeypatch):
     for gpus in (0, 1):
-        monkeypatch.setattr(twins, "gpu_count", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(twins, "usable_gpus", lambda gpus=gpus: gpus)
         assert all(load(twins.recipe_of(task)).train.share_gpus == bool(gpus) for task in TASKS)
 
 
@@ -183,7 +183,7 @@ def test_seeds_follow_from_the_settings_and_claims_whose_first_arm_is_one_run_ha
     assert of_torl == seeds_of(twins.named("zerotir"), 3) == seeds_of(twins.named("pipeline"), 3)
     assert list(of_torl) == seeds(attempt.digest("tool", ()), 3)
     assert set(of_torl).isdisjoint(seeds_of(twins.named("otc"), 3))
-    monkeypatch.setattr(twins, "gpu_count", lambda: 1)
+    monkeypatch.setattr(twins, "usable_gpus", lambda: 1)
     assert set(of_torl).isdisjoint(seeds_of(twins.named("torl"), 3))
 
 
