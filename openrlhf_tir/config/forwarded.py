@@ -1,5 +1,6 @@
 """Choose the launcher's environment variables that every process of a run gets, on all nodes: what NCCL, gloo, vLLM,
-torch, Triton, CUDA, DeepSpeed and the compilers that they call read.
+torch, Triton, CUDA, DeepSpeed and the compilers that they call read, and by which proxies and certificates servers are
+reached.
 
 `python -m openrlhf_tir.config.forwarded` prints them for a shell to read; the launch scripts do that.
 """
@@ -7,6 +8,7 @@ torch, Triton, CUDA, DeepSpeed and the compilers that they call read.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 
@@ -41,7 +43,14 @@ NAMED = (
     "MAX_JOBS",
     "LD_LIBRARY_PATH",
     "XDG_CACHE_HOME",
+    # certificates of a private authority: the engines on all nodes call the environment servers
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
 )
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+"""Variables of proxies, which may also be in upper case."""
 OF_ONE_NODE = (
     "CUDA_VISIBLE_DEVICES",  # Ray sets it for each process
     "DS_ACCELERATOR",  # a head without GPUs has cpu; worker_env decides by what the cluster has
@@ -55,18 +64,24 @@ OF_ONE_NODE = (
 """Variables that hold on the launcher's node only, or that this project sets itself: elsewhere they would be wrong."""
 
 
+_ON_LOOPBACK = re.compile(r"//([^/]*@)?(localhost|127\.|\[::1\])")
+"""A URL of a proxy that only its own node reaches."""
+_PASSWORD = re.compile(r"//[^/]*@")
+
+
 def forwarded(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables of `environ` that are forwarded."""
     return {
         name: value
         for name, value in environ.items()
-        if (name.startswith(PREFIXES) or name in NAMED) and name not in OF_ONE_NODE
+        if ((name.startswith(PREFIXES) or name in NAMED) and name not in OF_ONE_NODE)
+        or (name.lower() in PROXIES and not _ON_LOOPBACK.search(value))
     }
 
 
 if __name__ == "__main__":
     for key, text in sorted(forwarded().items()):
         # a command line is no place for a secret: the actors have it from the driver
-        if "TOKEN" in key or "KEY" in key:
+        if "TOKEN" in key or "KEY" in key or _PASSWORD.search(text):
             continue
         print(f"export {key}={shlex.quote(text)};")

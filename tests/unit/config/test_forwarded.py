@@ -16,6 +16,7 @@ from openrlhf_tir.config.forwarded import forwarded
 from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
+PROXY = "http://me:secret@proxy.example.com:3128"
 
 
 def test_what_is_true_of_one_node_only_is_not_forwarded():
@@ -45,9 +46,21 @@ def test_compilers_caches_and_kernels_find_the_same_settings_on_every_node():
     assert forwarded({**given, **of_one_node}) == given
 
 
+def test_servers_are_reached_by_the_same_proxies_and_certificates_from_every_node():
+    given = {
+        "https_proxy": "http://proxy.example.com:3128",
+        "HTTP_PROXY": "http://user:secret@10.0.0.1:3128",
+        "no_proxy": "localhost,127.0.0.1,10.0.0.0/8",
+        "SSL_CERT_FILE": "/etc/ssl/company.pem",
+        "REQUESTS_CA_BUNDLE": "/etc/ssl/company.pem",
+    }
+    of_one_node = {"http_proxy": "http://localhost:3128", "ALL_PROXY": "socks5h://me@127.0.0.1:1080"}
+    assert forwarded({**given, **of_one_node}) == given
+
+
 @pytest.mark.slow
 def test_a_shell_reads_them_back_as_they_were_and_no_secret_is_printed():
-    env = {"NCCL_DEBUG": "it's $HOME", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
+    env = {"NCCL_DEBUG": "it's $HOME", "HF_TOKEN": "hf_secret", "HTTPS_PROXY": PROXY, "PYTHONPATH": str(ROOT)}
     printed = subprocess.run(
         [sys.executable, "-m", "openrlhf_tir.config.forwarded"],
         env=env,
