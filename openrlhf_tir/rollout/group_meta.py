@@ -7,7 +7,6 @@ from collections import Counter
 
 import numpy as np
 
-from ..errors import USER_CODE_REASONS
 from ..rewards.checking.answer_text import model_text
 from ..types import CORRECT_ABOVE, Group, GroupMeta, Trajectory, Verdict
 
@@ -30,25 +29,6 @@ SHARE_PREFIX = "have/"
 
 _PROGRAM = re.compile(r"```(?:python|py)\b")
 _ANSWER = re.compile(r"\\boxed\{|<answer>")
-
-
-def failure_of(group: Group, min_valid: int, *, user_code_fails_group: bool = True) -> str | None:
-    """Return why the group as a whole cannot be used; None if it can be.
-
-    Args:
-        group: The group.
-        min_valid: Valid trajectories that it needs. If it has fewer, the reason is its most frequent fault.
-        user_code_fails_group: True if one trajectory that user code failed is a reason, as in training. A reward that
-            raises for wrong answers would otherwise leave a group of right ones.
-    """
-    faults = Counter(trajectory.failed for trajectory in group.trajectories if trajectory.failed)
-    if user_code_fails_group:
-        method_faults = Counter({reason: count for reason, count in faults.items() if reason in USER_CODE_REASONS})
-        if method_faults:
-            return method_faults.most_common(1)[0][0]
-    if len(group.valid) >= min_valid:
-        return None
-    return faults.most_common(1)[0][0]
 
 
 def describe(

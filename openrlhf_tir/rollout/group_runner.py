@@ -31,12 +31,12 @@ from ..waiting.suspension import SLICES, awake_time, lateness, suspended_s
 from .agent_broker import AgentBroker
 from .drift import refuse_drift
 from .episode import Limits, run_episode
-from .group_meta import describe, failure_of
+from .group_meta import describe
 from .protocols import make
 from .protocols.agent_file.agent_file import AgentFile
 from .protocols.chat_format import ChatFormat
 from .request_queue import RequestQueue
-from .sample_selection import DEADLINE, EARLY_STOP, ENGINE_FAULTS, invalidated, will_be_filtered
+from .sample_selection import DEADLINE, EARLY_STOP, ENGINE_FAULTS, failure_of, invalidated, will_be_filtered
 from .seeds import seed_for
 from .sequence_migration import SequenceMigration
 

@@ -40,7 +40,7 @@ from ..errors import (
     TokenDrift,
     WeightsUnverified,
 )
-from ..types import Trajectory
+from ..types import Group, Trajectory
 
 DEADLINE = "deadline"
 EARLY_STOP = "early_stop"
@@ -108,6 +108,25 @@ def _cause(reasons: Sequence[str | None]) -> str:
     if EnvLost.reason in reasons:
         return EnvLost.reason
     return Counter(reason for reason in reasons if reason and reason not in GIVEN_UP | OWN_FAULTS).most_common(1)[0][0]
+
+
+def failure_of(group: Group, min_valid: int, *, user_code_fails_group: bool = True) -> str | None:
+    """Return why the group as a whole cannot be used; None if it can be.
+
+    Args:
+        group: The group.
+        min_valid: Valid trajectories that it needs. If it has fewer, the reason is its most frequent fault.
+        user_code_fails_group: True if one trajectory that user code failed is a reason, as in training. A reward that
+            raises for wrong answers would otherwise leave a group of right ones.
+    """
+    faults = Counter(trajectory.failed for trajectory in group.trajectories if trajectory.failed)
+    if user_code_fails_group:
+        method_faults = Counter({reason: count for reason, count in faults.items() if reason in USER_CODE_REASONS})
+        if method_faults:
+            return method_faults.most_common(1)[0][0]
+    if len(group.valid) >= min_valid:
+        return None
+    return faults.most_common(1)[0][0]
 
 
 def will_be_filtered(ended: Sequence[Trajectory | None], min_valid: int, accuracy_range: tuple[float, float]) -> bool:
