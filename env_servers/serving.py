@@ -231,7 +231,11 @@ class EnvService:
             return _reply(request, outcome="env_error", signals={"error": str(e)})
 
     async def _execute(self, session: Session, request: StepRequest) -> StepReply:
-        """Run a step of the environment within its deadline. Raises CapacityFull; every other failure is an outcome."""
+        """Run a step of the environment within its deadline.
+
+        Raises:
+            CapacityFull: The queue is full. Every other failure, of the environment too, is an outcome of the reply.
+        """
         clock = asyncio.get_running_loop().time
         deadline_at = clock() + request.deadline_s
         start = clock()

@@ -191,7 +191,11 @@ class Sessions:
         return len(self._by_id)
 
     def get(self, session_id: str) -> Session:
-        """Return an open session and note that it is used. Raises NoSession."""
+        """Return an open session and note that it is used.
+
+        Raises:
+            NoSession: There is none of this id.
+        """
         session = self._by_id.get(session_id)
         if session is None:
             possible_reasons = f"never opened, closed, expired after {self.ttl_s:g} s, or opened on another server"

@@ -126,6 +126,7 @@ def run_watched(
 
     Raises:
         TirError: The process failed; its own error if that is one of PASSED_ON.
+        DeadlineMissed: It made no progress for `quiet_s`, and was ended.
     """
     with log.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True)

@@ -51,7 +51,8 @@ class Engine(Protocol):
 
         Raises:
             EngineError: The engine cannot answer.
-            RequestRefused: No engine could answer.
+            RequestRefused: No engine could answer: the request is too long, or has tokens beyond the vocabulary.
+            WeightsUnverified: The push that sampled the tokens was not proved, so they may never be used.
         """
 
 
@@ -76,6 +77,8 @@ class RolloutEngine(Engine, Protocol):
     Implemented by engines/vllm_engine.py and engines/torch_engine.py. A rollout actor owns one engine and calls it
     directly. Other processes call its async methods by `RemoteEngine.call`; nothing in between declares them again. An
     engine belongs to one event loop.
+
+    Every method that samples or loads raises EngineError if the engine is `broken`. Its Raises has what comes besides.
     """
 
     @property
@@ -99,6 +102,7 @@ class RolloutEngine(Engine, Protocol):
             index: Number of this engine in the run.
 
         Raises:
+            ConfigError: The settings need a GPU, and there is none.
             EngineError: The engine did not start.
         """
 
@@ -125,10 +129,17 @@ class RolloutEngine(Engine, Protocol):
         """Leave the GPU's memory to the learner (train.colocate_all). Requests wait for `wake` or a push.
 
         Idempotent.
+
+        Raises:
+            EngineError: It failed, or a weight push is not over. The engine is broken.
         """
 
     async def wake(self) -> None:
-        """Take the memory back, with the weights that the engine had. Idempotent."""
+        """Take the memory back, with the weights that the engine had. Idempotent.
+
+        Raises:
+            EngineError: It failed. The engine is broken.
+        """
 
     async def update_weights(
         self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
@@ -146,8 +157,12 @@ class RolloutEngine(Engine, Protocol):
             What the canary sampled.
 
         Raises:
-            WeightsUnverified: The file is not the announced one, or did not load.
+            WeightsUnverified: The file is not the announced one, and the old weights stay; or it did not load, and the
+                engine is broken.
             DeltaRefused: A WeightsUnverified after which the engine has its old weights and can take a full push.
+            WeightsMisloaded: A WeightsUnverified: the model holds something else than was sent. A full push may mend
+                it.
+            DeadlineMissed: The file was not checked within timeouts.push_s.
         """
 
     async def map_exposed(self, exposed: Exposed) -> str | None:
@@ -155,6 +170,9 @@ class RolloutEngine(Engine, Protocol):
 
         Returns:
             Why a worker cannot read it, in which case nothing has changed; None if all can.
+
+        Raises:
+            DeadlineMissed: It was not mapped within timeouts.push_s.
         """
 
     async def load_exposed(self, exposed: Exposed, version: int, canary: Canary | None = None) -> list[Completion]:
@@ -172,7 +190,8 @@ class RolloutEngine(Engine, Protocol):
             What the canary sampled; nothing before the last buckets.
 
         Raises:
-            WeightsUnverified: They did not load, or are not the announced ones.
+            WeightsUnverified: They did not load, or are not the announced ones. The engine is broken.
+            WeightsMisloaded: As in `update_weights`.
         """
 
     async def receive_weights(self, rendezvous: BroadcastRendezvous, first_rank: int, push_id: str) -> BroadcastResult:
@@ -188,7 +207,8 @@ class RolloutEngine(Engine, Protocol):
         """Sample from the received weights as `version`, and return what the canary sampled.
 
         Raises:
-            WeightsUnverified: What was received does not have this digest.
+            WeightsUnverified: What was received does not have this digest. The engine is broken.
+            WeightsMisloaded: As in `update_weights`.
         """
 
     async def confirm_weights(self, version: int) -> Mapping[str, float]:
@@ -204,7 +224,11 @@ class RolloutEngine(Engine, Protocol):
         """Give up the engine because its weights are unknown: nothing that they sampled is ever returned."""
 
     async def sample_canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        """Return one short completion per prompt, which the learner scores."""
+        """Return one short completion per prompt, which the learner scores.
+
+        Raises:
+            EngineError: A push is under way, or the engine sleeps: the canary would wait for ever.
+        """
 
     def stats(self) -> dict[str, float]:
         """Return figures by name: among others `running` and `waiting` requests, `version`, `paused`.
@@ -365,7 +389,7 @@ class Publisher(Protocol):
 
 
 class Prompts(Protocol):
-    """An ordered, resumable stream of prompts."""
+    """An ordered, resumable stream of prompts: cluster/jobs/inputs.py, which takes the order from data/stream.py."""
 
     def next(self) -> tuple[int, int] | None:
         """Return the next (epoch, prompt); None at the end of the last epoch."""
@@ -396,7 +420,11 @@ class Prompts(Protocol):
         """Return the position in the stream for a checkpoint."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore what `state` returned.
+
+        Raises:
+            ConfigError: It belongs to other data, or to another order of them.
+        """
 
 
 class Saves(Protocol):
@@ -407,6 +435,9 @@ class Saves(Protocol):
 
         Returns when all ranks have copied theirs to host memory; they write in the background. The call is on its way
         to the ranks before the first await.
+
+        Raises:
+            OSError: A disk refuses to create files.
         """
 
     async def written(self) -> Mapping[str, tuple[int, str]]:
@@ -425,11 +456,19 @@ class Exports(Protocol):
     """What an export needs of a learner."""
 
     async def export(self, directory: Path) -> None:
-        """Write a directory that transformers loads: weights, config, tokenizer."""
+        """Write a directory that transformers loads: weights, config, tokenizer.
+
+        Raises:
+            OSError: A disk refused. A part of the directory may be there.
+        """
 
 
 class Learner(Saves, Exports, Protocol):
-    """All learner ranks as one: cluster/learner_group.py. Every method raises LearnerDied if a rank died."""
+    """All learner ranks as one: cluster/learner_group.py.
+
+    Every async method raises LearnerDied if the process of a rank died, lost what it needs, or did not answer within
+    timeouts.learner_s: all ranks must start again from a checkpoint. The methods' Raises have what comes besides.
+    """
 
     version: int
     """Number of updates behind the current weights."""
@@ -441,17 +480,27 @@ class Learner(Saves, Exports, Protocol):
 
         Args:
             part: The part; `part.step` is the version.
+
+        Raises:
+            MethodBroken: As in `step`. All parts of the batch are discarded.
         """
 
     async def step(self, batch: TrainBatch) -> StepReport:
         """Make one optimizer update for each of `batch.updates`, except those whose gradient is not finite.
 
         The version counts the updates. After `accumulate` the batch is what its parts left, and update and report are
-        of all of them.
+        of all of them. A gradient that is not finite raises nothing: `StepReport.finite` tells.
+
+        Raises:
+            MethodBroken: The user's estimator or policy loss failed.
         """
 
     async def publish(self, path: Path) -> str:
-        """Write the full weights to a safetensors file, with Hugging Face names, and return their digest."""
+        """Write the full weights to a safetensors file, with Hugging Face names, and return their digest.
+
+        Raises:
+            OSError: The disk refused.
+        """
 
     async def publish_changes(self, path: Path, base_version: int) -> DeltaDigest | None:
         """Write what changed since the last push. Called only with vllm.sync_backend = delta.
@@ -462,6 +511,9 @@ class Learner(Saves, Exports, Protocol):
 
         Returns:
             None if a full push is needed instead.
+
+        Raises:
+            OSError: The disk refused.
         """
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
@@ -472,7 +524,12 @@ class Learner(Saves, Exports, Protocol):
         """
 
     async def load(self, directory: Path) -> int:
-        """Restore what `save` wrote, and return the version."""
+        """Restore what `save` wrote, and return the version.
+
+        Raises:
+            ConfigError: The checkpoint is incomplete, or is of another model or method.
+            CheckpointDamaged: The file of a rank is missing.
+        """
 
 
 class Exposes(Learner, Protocol):

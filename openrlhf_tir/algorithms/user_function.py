@@ -19,6 +19,9 @@ def locate_faults(place: plugins.Place, name: str, function: Callable[..., Any])
         place: What kind of function it is.
         name: Its name in the configuration.
         function: The function.
+
+    Raises:
+        MethodBroken: The block raised.
     """
     try:
         yield

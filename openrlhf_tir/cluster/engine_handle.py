@@ -124,7 +124,11 @@ class EngineHandle:
             self.running.discard(key)
 
     async def heartbeat(self) -> None:
-        """Ask the process and its engine for a sign of life. Raises EngineGone."""
+        """Ask the process and its engine for a sign of life.
+
+        Raises:
+            EngineGone: As `call`.
+        """
         self.env_servers |= set(await self.call(RolloutActor.heartbeat, deadline=self.unresponsive))
 
     async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:

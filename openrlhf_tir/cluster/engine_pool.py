@@ -151,7 +151,11 @@ class EnginePool:
             raise EngineGone(f"{engine.name} is lost: {reason}.")
 
     async def wait_until_healthy(self) -> None:
-        """Wait until at least one engine accepts groups. Raises PipelineError if none is left and none will come."""
+        """Wait until at least one engine accepts groups.
+
+        Raises:
+            PipelineError: None is left, and none will come.
+        """
         async with self.router.place("", 0):
             return
 

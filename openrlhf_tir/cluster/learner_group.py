@@ -167,7 +167,11 @@ class LearnerGroup:
 
     @classmethod
     async def reserve(cls, cfg: Config) -> PlacementGroup:
-        """Reserve room for the ranks, which `start` uses. Raises ClusterFull."""
+        """Reserve room for the ranks, which `start` uses.
+
+        Raises:
+            ClusterFull: There is none now.
+        """
         return await place(learner_room(cfg), f"{cfg.actor.world_size} learner ranks", cfg)
 
     @classmethod

@@ -26,6 +26,9 @@ def swegym(where: str, row: Row) -> dict[str, Any]:
 
     The input is the issue, the label the name of the instance, and `meta.instance` the whole row. Lists of tests may be
     JSON text, as SWE-bench writes them.
+
+    Raises:
+        DataError: The tests are not names of tests, or no test recognises a solution.
     """
     column = next((key for key in ("instance", "prompt") if isinstance(row.get(key), Mapping)), None)
     instance: Row = row[column] if column else row

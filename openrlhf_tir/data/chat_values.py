@@ -44,7 +44,11 @@ def chat_of(value: Any) -> Any:
 
 
 def question_of(where: str, name: str, value: Any) -> Any:
-    """Return the question of a chat: its messages without the assistant's last reply, which would be the answer."""
+    """Return the question of a chat: its messages without the assistant's last reply, which would be the answer.
+
+    Raises:
+        DataError: Nothing is left that asks.
+    """
     chat = chat_of(value)
     if not isinstance(chat, list):
         return chat

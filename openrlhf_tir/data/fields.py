@@ -70,7 +70,11 @@ def names_of(where: str, tools: Sequence[Any]) -> set[str]:
 
 
 def json_list(where: str, row: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a list that is written as such or as JSON text, encoded once or twice. An object is a list of one."""
+    """Return a list that is written as such or as JSON text, encoded once or twice. An object is a list of one.
+
+    Raises:
+        DataError: The value is neither a list nor JSON of one.
+    """
     value = row.get(name, _MISSING)
     if value is _MISSING:
         field(where, row, name, list, "a JSON list")

@@ -63,6 +63,9 @@ def verl(where: str, row: Row, *, labels: bool = True) -> dict[str, Any]:
 
     The prompt is a chat, its JSON text, or the problem alone, as in DAPO-Math-17k-Processed. The column reward_model
     may be JSON text too. `labels` says whether the row must have a label.
+
+    Raises:
+        DataError: The prompt is neither a chat nor text, or the ground truth is no answer.
     """
     messages = chat_of(field(where, row, "prompt", object, "a list of chat messages"))
     if not isinstance(messages, str | list) or not messages:
@@ -123,7 +126,11 @@ def torl(where: str, row: Row) -> dict[str, Any]:
 
 
 def toolrl(where: str, row: Row) -> dict[str, Any]:
-    """Convert a row of ToolRL, whose label is a target text that its reward can read."""
+    """Convert a row of ToolRL, whose label is a target text that its reward can read.
+
+    Raises:
+        DataError: The label is no target text.
+    """
     converted = verl(where, row)
     target = text_of(where, row, "reward_model.ground_truth")
     if not toolrl_reward.is_target(target):
@@ -136,7 +143,11 @@ def toolrl(where: str, row: Row) -> dict[str, Any]:
 
 
 def tooln1(where: str, row: Row) -> dict[str, Any]:
-    """Convert a raw row of Tool-N1, or a row of verl with its list of calls."""
+    """Convert a raw row of Tool-N1, or a row of verl with its list of calls.
+
+    Raises:
+        DataError: The label is one call, and not a list of calls.
+    """
     if "tools" in row and ("answer" in row or "answers" in row):
         messages, calls = tool_n1.convert(where, row)
         return {INPUT: messages, LABEL: calls, "meta": {"datasource": "toolcall"}}
@@ -160,7 +171,11 @@ def _readable(where: str, gold_calls: Callable[[str], list[Any]], label: str) ->
 
 
 def searchr1(where: str, row: Row) -> dict[str, Any]:
-    """Convert a row of Search-R1. The label is {"target": [answers]}; only the question of its prompt is kept."""
+    """Convert a row of Search-R1. The label is {"target": [answers]}; only the question of its prompt is kept.
+
+    Raises:
+        DataError: The gold answers are not texts, or one of them is empty.
+    """
     if "golden_answers" in row:
         question, target = text_of(where, row, "question"), row["golden_answers"]
         converted: dict[str, Any] = {}

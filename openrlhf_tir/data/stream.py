@@ -82,6 +82,9 @@ class PromptStream:
         num_episodes: Number of passes over every lane.
         lanes: How the prompts are blended; by default they are one lane.
         curriculum: If given, the order within a lane depends on what is learned about its prompts (curriculum.py).
+
+    Raises:
+        ConfigError: There is no prompt.
     """
 
     def __init__(

@@ -262,7 +262,7 @@ class TorchEngine:
         return {}
 
     async def discard(self, reason: str) -> None:
-        """Raise the reason: this engine is for tests, which ask the publisher."""
+        """Raise the reason as WeightsUnverified: this engine is for tests, which ask the publisher."""
         self.broken = reason
         raise WeightsUnverified(reason)
 

@@ -51,7 +51,11 @@ FUNCTIONS = (
 
 
 def maths(where: str, row: Row) -> dict[str, Any]:
-    """Convert a row of a set of mathematical problems."""
+    """Convert a row of a set of mathematical problems.
+
+    Raises:
+        DataError: The row has no answer.
+    """
     row = _lower(row)
     if isinstance(row.get("reward_model"), Mapping):
         converted = SCHEMAS["dapo" if detected(row) == "dapo" else "verl"](where, row)
@@ -144,7 +148,11 @@ def _golds(row: Row) -> Any:
 
 
 def call(where: str, row: Row) -> dict[str, Any]:
-    """Convert a row of one step with a gold call."""
+    """Convert a row of one step with a gold call.
+
+    Raises:
+        DataError: The row has no prompt, or its gold call has another form.
+    """
     if isinstance(row.get("reward_model"), Mapping):
         converted = SCHEMAS["verl"](where, row)
         prompt, gold = converted[INPUT], converted[LABEL]
@@ -194,6 +202,9 @@ def ast(where: str, row: Row) -> dict[str, Any]:
 
     The row's `category` (simple, multiple, parallel, irrelevance, ...) is also its kind. For an irrelevance row no call
     is right.
+
+    Raises:
+        DataError: Functions or question have another form, or the true calls are missing.
     """
     functions = row.get("function")
     turns = row.get("question")
@@ -252,7 +263,11 @@ def multi_turn(where: str, row: Row) -> dict[str, Any]:
 
 
 def played(where: str, row: Row) -> dict[str, Any]:
-    """Convert a row of one of our environments. Its kind is its own, or its repository."""
+    """Convert a row of one of our environments. Its kind is its own, or its repository.
+
+    Raises:
+        DataError: The row has no prompt, nothing that an environment plays, or tests that are not pytest's.
+    """
     prompt = row.get(INPUT)
     label = row.get(LABEL, "")
     meta = row.get("meta")

@@ -54,6 +54,9 @@ class PolicyObjective:
             counts: The global counts that the loss is divided by.
             tally: Collects the diagnostics.
             kl_coef: Weight of the KL to the reference model, with algo.kl.use_loss.
+
+        Raises:
+            ConfigError: The user's loss cannot be loaded.
         """
         self.cfg = cfg
         self.model = model
@@ -67,7 +70,11 @@ class PolicyObjective:
         """Used for the losses that OpenRLHF has; `per_token_loss` is None for them."""
 
     def __call__(self, micro: MicroBatch) -> torch.Tensor:
-        """Return the scalar loss of a micro batch, scaled so that DeepSpeed's sums give the global mean."""
+        """Return the scalar loss of a micro batch, scaled so that DeepSpeed's sums give the global mean.
+
+        Raises:
+            MethodBroken: The user's loss failed.
+        """
         coefficient = self.cfg.actor.entropy_coef or 0.0
         fields = micro.fields
         mask = fields["trained"]

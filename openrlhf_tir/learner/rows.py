@@ -103,6 +103,7 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
 
     Raises:
         DataError: A payload does not match its metadata. Training on it would pair rewards with other tokens.
+        MethodBroken: The user's estimator failed.
     """
     if len(groups) != len(batch.items):
         raise DataError(

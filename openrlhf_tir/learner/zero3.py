@@ -153,6 +153,9 @@ class Zero3Rank:
 
         Raises:
             ConfigError: The configured algorithm needs the whole batch at once.
+            DataError: A payload does not match its metadata.
+            MethodBroken: The user's estimator or policy loss failed.
+            PipelineError: The optimizer's state is offloaded.
         """
         self.states.require_on_device("A step")
         self._begin_early(batch)
@@ -180,6 +183,8 @@ class Zero3Rank:
 
         Raises:
             DataError: A payload does not match its metadata.
+            MethodBroken: The user's estimator or policy loss failed.
+            PipelineError: The optimizer's state is offloaded.
         """
         self.states.require_on_device("A step")
         self._why_skipped = []
@@ -379,6 +384,9 @@ class Zero3Rank:
 
         Returns:
             loss, grad_norm (before clipping) and lr.
+
+        Raises:
+            PipelineError: The optimizer's state is offloaded.
         """
         self.states.require_on_device("A step of fine-tuning")
         own_rows = self._share_of(rows)
@@ -563,6 +571,7 @@ class Zero3Rank:
         Raises:
             ConfigError: The checkpoint is incomplete, or lacks the critic that this run has.
             CheckpointDamaged: The file of a rank is missing.
+            PipelineError: The optimizer's state is offloaded.
         """
         self.states.require_on_device("The loading of a checkpoint")
         self._discard_early()

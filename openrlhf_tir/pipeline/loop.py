@@ -170,7 +170,14 @@ class Pipeline:
             self.group_tasks[group.sequence_number] = group_task
 
     async def roll(self, group: InFlightGroup, task: Task) -> None:
-        """Run a group until it moves on. A fault of the infrastructure costs this attempt; too many end the run."""
+        """Run a group until it moves on. A fault of the infrastructure costs this attempt; too many end the run.
+
+        Raises:
+            MethodBroken: User code failed too many groups.
+            StallError: Too many groups in a row failed for good.
+            Unproductive: Nothing of several batches could be trained.
+            PipelineError: No engine is left and none will come, or the ledger could not be written.
+        """
         meta, payload, failure = await self._attempt(group, task)
 
         # Order: without a batch ahead, what is decided below must not depend on which group ended first.
@@ -232,6 +239,12 @@ class Pipeline:
         Parts are accumulated meanwhile. A full batch that the gate lets pass is taken first.
 
         The list is empty only if the prompts are through: a part that is accumulated leaves an accepted group.
+
+        Raises:
+            ConservationError: A prompt was lost or counted twice.
+            PipelineError: A group would be too old (a bug in the gate), or the ledger could not be written.
+            LearnerDied: A rank died while it accumulated.
+            MethodBroken: The user's estimator or policy loss failed.
         """
         scheduler = self.scheduler
         while True:
@@ -245,7 +258,12 @@ class Pipeline:
             await self.accumulate()
 
     async def accumulate(self) -> None:
-        """Have the learner make the gradients of a part of the batch, while the rest still rolls."""
+        """Have the learner make the gradients of a part of the batch, while the rest still rolls.
+
+        Raises:
+            LearnerDied: A rank died.
+            MethodBroken: The user's estimator or policy loss failed.
+        """
         async with self.publisher.exclusive_learner():
             await self.stop.hold_if_asked()
             # An engine may have joined meanwhile. The part may still be taken: groups were only added to the buffer.
@@ -260,6 +278,13 @@ class Pipeline:
 
         Args:
             remaining_items: The groups of the batch that are not accumulated yet.
+
+        Raises:
+            LearnerDied: A rank died, in the step or while it wrote its weights or its checkpoint.
+            MethodBroken: The user's estimator or policy loss failed.
+            Diverged: Several steps in a row had no finite gradient.
+            ConservationError: A prompt was lost or counted twice.
+            InfraError: As Publisher.publish, if a push was due.
         """
         scheduler = self.scheduler
         start = asyncio.get_running_loop().time()
@@ -303,7 +328,11 @@ class Pipeline:
         await self.saver.save_if_due()
 
     async def push(self) -> None:
-        """Give the engines the learner's weights, verified, before anything of the next version can be trained."""
+        """Give the engines the learner's weights, verified, before anything of the next version can be trained.
+
+        Raises:
+            InfraError, Diverged: As in Publisher.publish. An engine that fails raises nothing: it is replaced.
+        """
         await self.evaluator.wait_until_ended()
         if self.cfg.pipeline.drain:
             # Without the publisher's lock: an engine that joins may be what the last groups wait for.

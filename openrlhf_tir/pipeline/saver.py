@@ -99,7 +99,13 @@ class Saver:
         """The task that writes a checkpoint, or wrote the last one."""
 
     async def save_if_due(self) -> None:
-        """Take the checkpoint and the export that are due at this version. Call it while no step is under way."""
+        """Take the checkpoint and the export that are due at this version. Call it while no step is under way.
+
+        Raises:
+            PipelineError: The learner steps or accumulates, which is a bug in the loop.
+            ConservationError: The books do not add up.
+            LearnerDied: A rank died while it copied its state. A disk that refuses raises nothing.
+        """
         due = self.scheduler.crossed(self.settings.ckpt.save_steps)
         # After a resume the checkpoint is there, and maybe not the export that was due with it.
         await self._checkpoint(due and self.last_committed_snapshot != self.scheduler.progress)
@@ -146,7 +152,11 @@ class Saver:
         )
 
     async def export(self) -> None:
-        """Write the weights as a model beside the checkpoints (ckpt.save_hf). A disk that refuses costs this export."""
+        """Write the weights as a model beside the checkpoints (ckpt.save_hf). A disk that refuses costs this export.
+
+        Raises:
+            LearnerDied: A rank died meanwhile.
+        """
         version = self.scheduler.version
         directory = self.checkpoints.export_of(version)
         with self.observer.phase("checkpoint", version):
@@ -168,6 +178,9 @@ class Saver:
         """Make sure that everything up to now is in a safe checkpoint, or an error was logged.
 
         If the learner has begun a step meanwhile, the checkpoint before it counts.
+
+        Raises:
+            LearnerDied, PipelineError, ConservationError: As in `save_if_due`.
         """
         await self.evaluator.wait_until_ended()
         if not self.writes:
@@ -264,7 +277,14 @@ class Saver:
         )
 
     async def restore(self) -> None:
-        """Continue from the last checkpoint, or from the beginning if none was committed."""
+        """Continue from the last checkpoint, or from the beginning if none was committed.
+
+        Raises:
+            CheckpointDamaged: The checkpoint or its ledger is not as it was committed.
+            ConfigError: It is of other data, or of a model or method that does not fit this run.
+            LearnerDied: A rank died while it loaded.
+            OSError: A file cannot be read.
+        """
         path = self.checkpoints.latest()
         if path is None:
             self.scheduler.start_over()

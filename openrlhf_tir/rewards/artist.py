@@ -119,6 +119,9 @@ def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
 
     Returns:
         Its parts are correct, format_ok (1 if strict), the summands, and those of `call_facts`.
+
+    Raises:
+        ConfigError: reward.options has both functions and answer_only.
     """
     context.check_options(OPTIONS, "reward.name = 'artist'")
     calls = trajectory.calls

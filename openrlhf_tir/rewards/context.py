@@ -56,7 +56,11 @@ class InlineServices:
         return function(*args)
 
     async def model_score(self, trajectory: Trajectory) -> float:
-        """See RewardContext.model_score."""
+        """See RewardContext.model_score.
+
+        Raises:
+            RewardModelError: Always: nobody has started a reward model.
+        """
         raise RewardModelError("No reward model was started here: this command only scores with functions.")
 
 

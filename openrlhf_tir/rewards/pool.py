@@ -12,8 +12,8 @@
     a worker dies twice                                 VerifierError; RewardError, if user code crashed in it
     a reward raises, or returns no finite number        RewardError, with file and line
 
-A VerifierError fails the trajectory, a RewardError its whole group (rollout/sample_selection.py). No fault becomes a reward
-of 0.
+A VerifierError fails the trajectory, a RewardError its whole group (rollout/sample_selection.py). No fault becomes a
+reward of 0.
 
 With `reward.weights` several rewards are added up. `parts` then has the value of each of them under its name.
 """

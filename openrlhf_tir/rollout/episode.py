@@ -9,7 +9,8 @@
                                -> Reject(action, ...)   a call that cannot be read: the model is told, and the reward
                                                         finds it among the calls
 
-After every answer but End the next segment is sampled.
+After every answer but End the next segment is sampled. The protocol counts the calls (env.max_calls): once
+they are used up, nothing that the model writes is a call any more.
 
 Tokens in, tokens out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced
 (no end token). The response budget counts model and environment tokens. An inserted block is never cut and may exceed
@@ -73,7 +74,7 @@ async def run_episode(
 ) -> Trajectory:
     """Sample one response.
 
-    An infrastructure fault ends the trajectory with `failed` set. Any other exception is a bug and is raised.
+    An InfraError of the engine, the environment or the user's protocol ends the trajectory: `failed` has its reason.
 
     Args:
         prompt_ids: [P] tokens of the prompt.
@@ -86,6 +87,9 @@ async def run_episode(
         request_id: Prefix of the engine's request ids, unique per trajectory.
         seed_of: Turn, from 0 -> seed of its request.
         renderer: How observations are shown. None: as text, by the turn protocol.
+
+    Raises:
+        Exception: A bug of ours, that is anything but an InfraError.
     """
     if renderer is None:
         renderer = TextRenderer(cast(TurnProtocol, protocol), codec, limits.output_max_tokens)
@@ -192,7 +196,11 @@ def _cut_last_block(trajectory: Trajectory, codec: Codec, max_tokens: int) -> No
 
 
 async def _step(env: EnvSession, action: str, step_id: int, turn: int) -> ToolCall:
-    """Run one action and return it with its reply."""
+    """Run one action and return it with its reply.
+
+    Raises:
+        InfraError: As EnvSession.step: no reply that may be trained.
+    """
     start = time.monotonic()
     reply = await env.step(action, step_id=step_id)
     return ToolCall(

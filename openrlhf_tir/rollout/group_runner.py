@@ -58,6 +58,9 @@ class Envs(Protocol):
             env: Name of the environment.
             task: What the environment is told of the row.
             seed: Seed of the session.
+
+        Raises:
+            ConfigError: The environment has no URL.
         """
 
 
@@ -65,7 +68,12 @@ class Rewards(Protocol):
     """The rewards of a run."""
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
-        """Return the reward of a finished trajectory."""
+        """Return the reward of a finished trajectory.
+
+        Raises:
+            InfraError: A check failed (VerifierError), the reward itself (RewardError) or its model (RewardModelError).
+                It is never a reward of 0.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +197,9 @@ class GroupRunner:
             task: The task.
             evaluation: Set if the group is run for an evaluation.
             on_trajectory: Called with every trajectory that ended in time.
+
+        Raises:
+            Exception: A bug of ours, that is anything but an InfraError.
         """
         chat_format = self._chat_format(task)
         if chat_format:
@@ -276,7 +287,11 @@ class GroupRunner:
         return failure_of(group, self.cfg.rollout.min_valid)
 
     async def _judge(self, group: Group) -> Verdict:
-        """Set group rewards and masks and return the verdict. Raises InfraError if a group reward or filter failed."""
+        """Set group rewards and masks and return the verdict.
+
+        Raises:
+            InfraError: A group reward or a filter failed.
+        """
         judged = self.judge(group)
         verdict = await judged if inspect.isawaitable(judged) else judged
         if verdict.keep and not any(trajectory.model_tokens for trajectory in group.valid):

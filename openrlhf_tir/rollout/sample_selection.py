@@ -14,6 +14,10 @@ The length of a trajectory must have no influence on whether it is used, as far 
     limit                      group_deadline_s is not a fault. It cuts the law of lengths at the same place in every
                                group, as max_new_tokens does. Issuing such a group again would repeat the cut and keep
                                only draws that are short.
+    user code                  A reward, filter, protocol, environment class or agent file that fails on one trajectory
+                               fails the whole group (`failure_of`): the bug would choose the samples otherwise.
+
+A group that is left with fewer than rollout.min_valid valid trajectories fails too.
 
 Why a group with a shared fault is issued again as a whole, instead of keeping the finished trajectories and sampling
 the others anew: n new samples have the law without the fault. Kept ones have the law of L given L <= t, and new ones

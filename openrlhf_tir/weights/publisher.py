@@ -151,6 +151,9 @@ class WeightPublisher:
             seed: Seed of these tokens.
             deadline: Deadline of an engine's part of a push.
             transport: How weights get to engines; full files if not given.
+
+        Raises:
+            ConfigError: `canary_prompts` is empty.
         """
         if not canary_prompts:
             raise ConfigError(
@@ -195,6 +198,8 @@ class WeightPublisher:
         Raises:
             ConfigError: All engines differ by more than the ceiling: the two sides do not have the same model.
             WeightsUnverified: No engine answered.
+            LearnerDied: A rank of the learner died while it scored.
+            Diverged: The learner's own log-probs are not finite.
         """
         async with self._learner_lock:
             engines = list(self.engines)
@@ -293,6 +298,10 @@ class WeightPublisher:
 
         Raises:
             WeightsUnverified: The engine does not hold the weights.
+            EngineGone: The engine died, or did not answer in time.
+            LearnerDied: A rank of the learner died while it wrote or scored.
+            Diverged: As in `publish`.
+            InfraError: The weights could not be written or sent.
         """
         async with self._learner_lock:
             if not self.transport.begun or self.learner.version > self.transport.version or self._tuned_since_push:
@@ -322,6 +331,9 @@ class WeightPublisher:
 
         Returns:
             A trial for each engine.
+
+        Raises:
+            InfraError, Diverged: As in `publish`. What an engine raises is in its trial.
         """
         version = self.transport.version
         trials = [Trial(engine) for engine in engines]
@@ -450,7 +462,12 @@ class WeightPublisher:
                 )
 
     async def _learner_scores(self, texts: list[list[int]], answers: list[list[Completion]]) -> list[list[np.ndarray]]:
-        """Return the learner's log-probs of each engine's texts and continuations. Equal sequences are scored once."""
+        """Return the learner's log-probs of each engine's texts and continuations. Equal sequences are scored once.
+
+        Raises:
+            Diverged: They are not finite.
+            LearnerDied: A rank died.
+        """
         sequences_of = [
             [(*text, *completion.token_ids.tolist()) for text, completion in zip(texts, completions, strict=True)]
             for completions in answers

@@ -61,9 +61,13 @@ class Transport:
 
         Args:
             version: Number of learner updates behind them.
-            differs_from: A digest that the weights must not have. If they do, WeightsUnverified is raised here or in
-                `send`. None: any digest will do.
+            differs_from: A digest that the weights must not have; None: any digest will do.
             full: Do not write a delta.
+
+        Raises:
+            WeightsUnverified: They have that digest. A transport that learns it only while it sends raises this in
+                `send`.
+            InfraError: A disk is full or failed, or a rank of the learner died (LearnerDied).
         """
         self.version = version
         self.begun = True
@@ -71,10 +75,20 @@ class Transport:
         self._must_differ_from = differs_from
 
     async def require_full_push(self) -> None:
-        """Make the next `send` a full push for every engine."""
+        """Make the next `send` a full push for every engine.
+
+        Raises:
+            WeightsUnverified: The learner has other weights by now.
+            InfraError: As in `take`.
+        """
 
     async def send(self, engines: list[RemoteEngine], canary: Canary) -> Results:
-        """Bring the push into each engine. Errors of an engine are returned, not raised."""
+        """Bring the push into each engine. What an engine raises is in the results.
+
+        Raises:
+            WeightsUnverified: See `take`.
+            InfraError: The learner could not write or send: see `take`.
+        """
         raise NotImplementedError
 
     def remove(self) -> None:

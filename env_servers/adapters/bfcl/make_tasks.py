@@ -123,7 +123,11 @@ def drawn(
 
 
 def main() -> None:
-    """Write the rows."""
+    """Write the rows.
+
+    Raises:
+        DataError: --turns is below 1, or a row cannot be read.
+    """
     args = parser().parse_args()
     try:
         if args.turns is not None and args.turns < 1:

@@ -65,7 +65,11 @@ def check_envs(
 
 
 def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0, *, learner: bool = True) -> list[str]:
-    """Check the servers of one environment and return facts."""
+    """Check the servers of one environment and return facts.
+
+    Raises:
+        ConfigError: No URL is set, and engines on other nodes would not reach the server that the run starts.
+    """
     reason = engines_elsewhere(cfg, machine, learner=learner)
     if e.urls:
         facts = [_check_server(cfg, e, url, wait_s) for url in e.urls]

@@ -116,6 +116,12 @@ async def run_training(
 
     Returns:
         The summary of the run.
+
+    Raises:
+        Stopped: The run was asked to stop.
+        ExceptionGroup: Tasks of the loop failed; it holds their errors. Of lost ranks and groups (LearnerDied,
+            PayloadLost) only those that came MAX_RESTARTS times without a new checkpoint.
+        InfraError: The model could not be exported, or no engine could be calibrated.
     """
     started = time.monotonic()
     checkpoints = checkpoints_of(cfg, inputs.prompts.tasks)

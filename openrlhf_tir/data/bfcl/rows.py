@@ -27,6 +27,9 @@ def bfcl_multi_turn(where: str, row: Row) -> dict[str, Any]:
 
     The input is the messages of the first turn, the label the true calls of every turn; later turns and the state of
     the classes are in `meta`.
+
+    Raises:
+        DataError: The turns or their true calls have another form, or the true calls are in a file of their own.
     """
     name = text_of(where, row, "id")
     turns = field(where, row, "question", list, "a list of turns, each a list of chat messages")
@@ -78,7 +81,11 @@ def _missed(where: str, row: Row) -> dict[str, list[str]]:
 
 
 def with_functions(where: str, row: Row, functions: Mapping[str, Sequence[Schema]], protocol: str) -> dict[str, Any]:
-    """Convert a row, with a prompt that shows the functions of its classes in the form of `protocol`."""
+    """Convert a row, with a prompt that shows the functions of its classes in the form of `protocol`.
+
+    Raises:
+        DataError: As `bfcl_multi_turn`, or the row names an unknown class.
+    """
     converted = bfcl_multi_turn(where, row)
     meta = converted["meta"]
     if unknown := [name for name in meta["involved_classes"] if name not in functions]:

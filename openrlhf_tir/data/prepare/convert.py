@@ -112,6 +112,11 @@ class Answers:
     """
 
     def __init__(self, path: Path, bad: Bad) -> None:
+        """Read the file; `bad` gets its bad rows.
+
+        Raises:
+            ConfigError: There is no such file.
+        """
         self.used = 0
         self._of: dict[str, Mapping[str, Any]] = {}
         if not query_path(path, Path.is_file, "--join"):

@@ -43,7 +43,11 @@ def xlam(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Iterator
 
 
 def toolace(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Raw]:
-    """Yield a raw row for each turn of a row of ToolACE that calls."""
+    """Yield a raw row for each turn of a row of ToolACE that calls.
+
+    Raises:
+        DataError: A turn of the conversation has another form.
+    """
     tools = _tools_in(where, text_of(where, row, "system"))
     history: list[dict[str, Any]] = []
     called = False

@@ -112,7 +112,11 @@ def _not_held(problem: Problem, what: str) -> DataError:
 
 def searchr1(problem: Problem, i: int) -> dict[str, Any]:
     """Return a row of Search-R1, with its prompt around the question. A label may hold all gold answers, or is the
-    only one."""
+    only one.
+
+    Raises:
+        DataError: The gold answers are not texts.
+    """
     label = json_or_none(problem.label)
     given = label["target"] if isinstance(label, dict) and "target" in label else answer_of(problem)
     target = [given] if isinstance(given, str) else given

@@ -315,6 +315,8 @@ class Checkpoints:
 
         Raises:
             CheckpointDamaged: It is damaged or missing.
+            LearnerDied: A rank died meanwhile.
+            OSError: The disk refused.
         """
         name, _ = self.best()
         path = self.directory / str(name)

@@ -155,11 +155,19 @@ class Ledger:
         )
 
     def committed(self, step: int, upto: int) -> None:
-        """Record that the checkpoint of `step`, which describes the events before line `upto`, is safe on disk."""
+        """Record that the checkpoint of `step`, which describes the events before line `upto`, is safe on disk.
+
+        Raises:
+            PipelineError: The line could not be written (a full disk).
+        """
         self._append("committed", None, step=step, upto=upto)
 
     def finished(self) -> None:
-        """Record that the run ended by itself. From here on an open prompt is an error; a resume takes this back."""
+        """Record that the run ended by itself. From here on an open prompt is an error; a resume takes this back.
+
+        Raises:
+            PipelineError: The line could not be written (a full disk).
+        """
         self._append("finished", None)
         self.try_to_sync()
 

@@ -353,6 +353,10 @@ class RolloutScheduler:
 
         Returns:
             The group, and its task with the counters that rewards may read.
+
+        Raises:
+            ConservationError: The attempt is open in the ledger already.
+            PipelineError: There is no prompt, or the ledger's line could not be written.
         """
         queued = self.queue.pop()
         task = self.queue.stream.task(queued.prompt)
@@ -430,7 +434,9 @@ class RolloutScheduler:
             The groups that complete the batch, without the parts that were taken before.
 
         Raises:
-            PipelineError: A group would be trained beyond max_staleness, which is a bug in the gate.
+            PipelineError: A group would be trained beyond max_staleness, which is a bug in the gate; or a line of the
+                ledger could not be written.
+            ConservationError: A surplus group is not open in the ledger.
         """
         self._requeue_buffered(decision.drop, "surplus")
         self.batch_closed = True
@@ -465,6 +471,10 @@ class RolloutScheduler:
         """End the step and the current batch: TRAINED, or FAILED if no gradient of the step was finite.
 
         A group whose gradient is not finite fails for good: another attempt would only repeat it.
+
+        Raises:
+            ConservationError: A group of the batch is not open in the ledger.
+            PipelineError: A line of the ledger could not be written.
         """
         batch = self._current_batch
         self._current_batch = []
@@ -511,6 +521,10 @@ class RolloutScheduler:
 
         Returns:
             Sequence numbers of the groups that were rolling, for the caller to cancel.
+
+        Raises:
+            ConservationError: As in `step_ended`.
+            PipelineError: As in `step_ended`.
         """
         self._requeue_buffered([group.sequence_number for group, _ in self._buffered], END_OF_RUN)
         rolling = sorted(self._rolling)
@@ -553,6 +567,8 @@ class RolloutScheduler:
 
         Raises:
             CheckpointDamaged: The ledger is not that of the snapshot.
+            ConfigError: The order of the prompts is another one.
+            PipelineError: The ledger cannot be written.
         """
         self.version = snapshot.version
         self.previous_version = snapshot.previous_version
@@ -568,7 +584,11 @@ class RolloutScheduler:
         self._buffered = sorted(snapshot.accepted, key=_training_order)
 
     def start_over(self) -> None:
-        """Begin a run that has a ledger but no checkpoint: whatever the ledger says never happened."""
+        """Begin a run that has a ledger but no checkpoint: whatever the ledger says never happened.
+
+        Raises:
+            PipelineError: The ledger cannot be written.
+        """
         self.ledger.rolled_back(BEGINNING, [])
 
     def check(self) -> None:

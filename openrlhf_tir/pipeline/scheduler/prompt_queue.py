@@ -54,7 +54,11 @@ class PromptQueue:
         return bool(self.waiting) and self.waiting[0].sequence_number < place
 
     def pop(self) -> QueuedPrompt:
-        """Take the prompt that is dispatched next."""
+        """Take the prompt that is dispatched next.
+
+        Raises:
+            PipelineError: There is none (`has_prompt` is False), which is a bug in the loop.
+        """
         if self.waiting:
             return self.waiting.pop(0)
         following = self.stream.next()

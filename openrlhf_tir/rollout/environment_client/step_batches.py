@@ -135,12 +135,15 @@ class StepBatches:
         self._sent: set[asyncio.Task[None]] = set()
 
     async def send(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
-        """Send one step, with others if the server prefers that. Errors are those of EnvHttp.send.
+        """Send one step, with others if the server prefers that.
 
         Args:
             server: Base URL.
             request: The step.
             timeout_s: Seconds to wait for the reply.
+
+        Raises:
+            EnvTimeout: The batch has not answered this step in time. Other errors are those of EnvHttp.send.
         """
         if not await self._prefers_batches(server):
             return await self._post(server, request, timeout_s)

@@ -6,8 +6,9 @@ instance of its own. There are two kinds:
     turn protocol       an observation is text behind what was sampled: `insertion`
     messages protocol   an observation is messages, which the model's own chat template renders: `replies`
 
-A protocol of the user's is a class in a file (docs/protocols.md). What it raises fails the group as `protocol_error`,
-with file and line.
+A protocol of the user's is a class in a file (docs/protocols.md). What any method of it raises becomes a TurnError with
+file and line (`UserProtocol`), which fails the group as `protocol_error`. Registered protocols raise nothing, whatever
+the model writes.
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ class EpisodeProtocol(Protocol):
         """
 
     def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
-        """Return what the segment, or message, that was just sampled asks for."""
+        """Return what the segment, or message, that was just sampled asks for.
+
+        A protocol counts its calls itself: once env.max_calls are used up, nothing is a call any more.
+        """
 
 
 class TurnProtocol(EpisodeProtocol, Protocol):

@@ -89,6 +89,9 @@ class ChatRenderer:
         """Put the environment's first observation into the user's message and render the prompt anew.
 
         What the new prompt has in common with the old one stays the prompt; the rest is shown as the environment's.
+
+        Raises:
+            TurnError: The chat template refuses the new prompt.
         """
         text = self.codec.inert(self._shortened(observation))
         if not text:
