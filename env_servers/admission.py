@@ -53,6 +53,15 @@ class Admission:
     """
 
     def __init__(self, workers: int, max_queue: int) -> None:
+        """Create an admission with all slots free.
+
+        Args:
+            workers: Executions at once.
+            max_queue: Executions that may wait.
+
+        Raises:
+            ValueError: The numbers admit nothing.
+        """
         if workers < 1 or max_queue < 0:
             raise ValueError(
                 f"workers = {workers}, max_queue = {max_queue} admits nothing. Use workers >= 1 and max_queue >= 0."

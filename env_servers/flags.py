@@ -62,7 +62,11 @@ def call_seconds(text: str) -> float:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """An argparse type for a JSON object."""
+    """An argparse type for a JSON object.
+
+    Raises:
+        ValueError: It is no JSON object; argparse turns it into a usage error.
+    """
     value = json.loads(text)  # argparse turns a ValueError into a usage error
     if not isinstance(value, dict):
         raise ValueError(text)

@@ -368,6 +368,10 @@ class Publisher(Protocol):
         """Have the learner to oneself while it accumulates, steps or loads a checkpoint, and for nothing else.
 
         Nobody else asks it for weights or scores meanwhile, so no engine joins. Entering waits for one that is joining.
+
+        Raises:
+            InfraError: Only with train.colocate_all, on entering: the GPUs were not free in time (DeadlineMissed), or a
+                rank or engine failed as it changed its turn.
         """
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:

@@ -132,7 +132,11 @@ class Bm25(Retriever):
         self._corpus = Corpus(corpus, np.load(directory / "offsets.npy", mmap_mode="r"))
 
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
-        """Return the passages with the best scores above 0. Unknown words and stop words of the query do not count."""
+        """Return the passages with the best scores above 0. Unknown words and stop words of the query do not count.
+
+        Raises:
+            Stopped: `stop` returned True.
+        """
         vocabulary = self._index.vocab_dict
         ids = [vocabulary[word] for word in split(query) if word not in STOP_WORDS and word in vocabulary]
         if not ids or k < 1:

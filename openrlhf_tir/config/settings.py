@@ -4,8 +4,10 @@
                                                   +-> Config, or ConfigError with one line per mistake
     flags {"actor.l2": "0.01"} -------------------+
 
-A recipe holds only what differs from the defaults, or from the recipe that it `extends`. pydantic checks the values;
-this module finds files, names the nearest known key, and turns pydantic's report into fact, value and remedy.
+Of several values a flag's counts, then the recipe's, then that of the recipe that it `extends`, then the default
+(recipe_join.py joins their tables; environments.py says what an environment takes from the common sections). pydantic
+checks the values; this module finds files, names the nearest known key, and turns pydantic's report into fact, value
+and remedy. schema.py has the Config itself, setting.py what is declared of a setting.
 """
 
 from __future__ import annotations
@@ -85,11 +87,12 @@ def attempt(
     for key in overrides:
         if key not in known:
             problems.add(unknown_key(key, known, "among the overrides"))
-    nested = nest({key: value for key, value in overrides.items() if key in known})
-    given = own_files.renamed(nested, own_files.absolute(Path()))
-    from_recipe = {} if recipe is None else _without_command_line_only(read_recipe(recipe, problems))
-    from_recipe = _without_other_modes(from_recipe, overrides.get("pipeline.mode"))
-    table = join_recipes(from_recipe, given)
+    override_table = nest({key: value for key, value in overrides.items() if key in known})
+    # A file of user code that an override names is relative to the current directory, in a recipe to the recipe's.
+    override_table = own_files.renamed(override_table, own_files.absolute(Path()))
+    recipe_table = {} if recipe is None else _without_command_line_only(read_recipe(recipe, problems))
+    recipe_table = _without_other_modes(recipe_table, overrides.get("pipeline.mode"))
+    table = join_recipes(recipe_table, override_table)
     _remove_impossible_values(table, problems)
     cfg = _validated(table, problems)
     if ranks_of:
@@ -124,10 +127,12 @@ def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
     """
     if instead := remedy(key.removeprefix("no-")):
         return ConfigError(f"{shown(key)} {where} was removed. {instead}", code="removed_setting", setting=key)
-    near = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     if key in FOREIGN_NAMES:
         near = [FOREIGN_NAMES[key]]
-    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    else:
+        last_part = key.rsplit(".", 1)[-1]
+        near = [k for k in known if k.rsplit(".", 1)[-1] == last_part]
+        near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "`openrlhf-tir train --help` lists every key."
     return ConfigError(f"Unknown key {shown(key)} {where}. {hint}", code="unknown_setting", setting=key)
 
@@ -220,7 +225,8 @@ def read_recipe(
 def _known_keys_only(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str, Any]:
     """Return the table without keys that are not settings; each of these is a problem."""
     known = known_keys(_environments_in(table))
-    sections = {k[:i] for k in known for i, c in enumerate(k) if c == "."} | {ENVS}
+    # Each part of a dotted name that ends before a dot: "a" and "a.b" of "a.b.c".
+    sections = {key[:i] for key in known for i, character in enumerate(key) if character == "."} | {ENVS}
 
     def visit(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept: dict[str, Any] = {}
@@ -315,7 +321,8 @@ def _mistyped(value: Any, annotation: Any) -> str | None:
     accepted = _accepted(annotation)
     if bool not in accepted and accepted & {int, float} and _has_boolean(value):
         number = "a whole number" if int in accepted else "a number"
-        return " or ".join([number, *sorted(repr(word) for word in accepted if isinstance(word, str))]) + " is expected"
+        words = sorted(repr(word) for word in accepted if isinstance(word, str))
+        return f"{' or '.join([number, *words])} is expected"
     if annotation is Path and value == "":
         return "a path is expected, and the text is empty"
     return None
@@ -361,7 +368,10 @@ def _unprintable(value: Any) -> str | None:
 
 def _validated(table: dict[str, Any], problems: Problems) -> Config:
     """Return the Config of a table. Values that pydantic refuses are reported and left out, and so is a section whose
-    values contradict one another."""
+    values contradict one another.
+
+    Each round removes what pydantic has refused, so the last one, at the latest of an empty table, succeeds.
+    """
     while True:
         try:
             return Config.model_validate(table, context=WITHOUT_RULES)
@@ -377,9 +387,12 @@ def _validated(table: dict[str, Any], problems: Problems) -> Config:
 
 def _place(loc: tuple[int | str, ...]) -> str:
     """Return where pydantic's error belongs: the dotted name of a setting, or of a section with a dot at its end."""
-    known = settings_with(env_names([".".join(map(str, loc))]))
-    name = next((s.name for s in known if tuple(s.name.split(".")) == tuple(loc[: s.name.count(".") + 1])), None)
-    return name or ".".join(map(str, loc)) + "."
+    path = ".".join(map(str, loc))
+    for setting in settings_with(env_names([path])):
+        # Behind a setting's name `loc` has the place in its value: a number in a list, a key of a table.
+        if f"{path}.".startswith(f"{setting.name}."):
+            return setting.name
+    return f"{path}."
 
 
 def _drop(table: dict[str, Any], name: str) -> None:
@@ -425,17 +438,19 @@ def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
     """
 
     def written(table: Mapping[str, Any], base: Mapping[str, Any], section: str) -> dict[str, Any]:
-        leaves = {k: v for k, v in table.items() if not isinstance(v, Mapping) and (v, base.get(k)) != (None, None)}
-        changed = {k for k, v in leaves.items() if not (only_changes and k in base and v == base[k])}
-        out: dict[str, Any] = {k: v for k, v in leaves.items() if k in changed}
-        for k, v in table.items():
-            if not isinstance(v, Mapping):
+        values: dict[str, Any] = {}
+        tables: dict[str, Any] = {}
+        for key, value in table.items():
+            if isinstance(value, Mapping):
+                inner = written(value, base.get(key, {}), key)
+                # An environment without any settings of its own is still an environment. An empty table among options
+                # is a value, and as [envs.NAME] options it means none of those of [env].
+                if inner or section == ENVS or (not value and value != base.get(key)):
+                    tables[key] = inner
+            elif value is None and base.get(key) is None:
                 continue
-            inner = written(v, base.get(k, {}), k)
-            # An environment without any settings of its own is still an environment. An empty table among options is
-            # a value, and as [envs.NAME] options it means none of those of [env].
-            if inner or section == ENVS or (not v and v != base.get(k)):
-                out[k] = inner
-        return out
+            elif not (only_changes and key in base and value == base[key]):
+                values[key] = value
+        return values | tables  # TOML has a section's own values before the sections in it.
 
     return dump(written(cfg.model_dump(), Config().model_dump(), ""))

@@ -102,6 +102,7 @@ class EngineClient:
 
         Raises:
             EngineError: The engine is broken, or the request has tokens of a push that was not proved.
+            VLLMValidationError: The request wants what is not installed here; vLLM answers it with HTTP 400.
         """
         self._requests.check()
         missing = structured_outputs_lack() if sampling_params.structured_outputs is not None else []

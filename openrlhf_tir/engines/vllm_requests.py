@@ -76,6 +76,7 @@ class VllmRequests(InFlight):
             WeightsUnverified: Some of its tokens are of a push that was not proved.
             EngineError: The engine is broken, or vLLM could not answer.
             RequestRefused: vLLM refused the request. The engine is well.
+            ValueError: The experts of all tokens of the prompt are said to be known, which is a bug of the caller.
         """
         from vllm.exceptions import VLLMClientError, VLLMError
         from vllm.inputs.engine import tokens_input

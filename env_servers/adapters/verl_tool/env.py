@@ -43,7 +43,11 @@ class VerlToolEnv(Env):
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
-        """Send an action."""
+        """Send an action.
+
+        Raises:
+            VerlToolFailed: A tool failed, or gave a reward that is no number. The outcome is env_error.
+        """
         # before the answer, which may never come: `close` must end what the tools have begun
         self._steps += 1
         observed = await self._batches.ask(self._trajectory, action, self._extra, deadline_s)

@@ -264,6 +264,9 @@ def become_subreaper() -> None:
     """Become the parent of orphans: the init of a container whose bubblewrap has ended first can then be waited for.
 
     Otherwise it would stay as a zombie on a host without an init that collects them.
+
+    Raises:
+        SandboxError: The kernel refuses it.
     """
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise SandboxError("prctl(PR_SET_CHILD_SUBREAPER) failed: the kernel is older than 3.4.")

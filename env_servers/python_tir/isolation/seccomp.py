@@ -75,7 +75,11 @@ class _Compare(ctypes.Structure):
 
 def filter_program(*, namespaces: bool = True) -> bytes | None:
     """Return a BPF program for `bwrap --seccomp`, or for a sandbox without namespaces; None if libseccomp is
-    missing."""
+    missing.
+
+    Raises:
+        OSError: libseccomp refuses a rule.
+    """
     name = ctypes.util.find_library("seccomp")
     if name is None:
         return None

@@ -1,4 +1,8 @@
-"""Advantages of one group, for people: what the estimator makes of a group's rewards, before the batch is known."""
+"""Advantages of one group for people to read: what the estimator makes of its rewards, before the batch is known.
+
+Nothing is trained by them. The rollout actor writes them beside the trajectories that it logs; those that train are
+computed in learner/rows.py.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,15 @@ def group_advantages(
         valid = group.valid
         if needs_learner or len(valid) != len(meta.rewards) or not valid:
             return None
-        masks = [np.concatenate([s.is_model for s in t.sequences]) for t in valid]
-        rewards = np.asarray(meta.rewards, np.float64)
-        inputs = AdvantageInputs(rewards, masks, gamma, options, rewards)
+        masks_G = [np.concatenate([chain.is_model for chain in trajectory.sequences]) for trajectory in valid]
+        rewards_G = np.asarray(meta.rewards, np.float64)
         try:
-            given = estimator.fn(inputs)
-        except MethodBroken:  # the learner says where; here it is only shown
+            advantages_G = estimator.fn(AdvantageInputs(rewards_G, masks_G, gamma, options, rewards_G))
+        except MethodBroken:  # The learner raises it too, and there it ends the run.
             return None
-        return [float(a[m].mean()) if m.any() else 0.0 for a, m in zip(given, masks, strict=True)]
+        return [
+            float(advantages_T[mask_T].mean()) if mask_T.any() else 0.0
+            for advantages_T, mask_T in zip(advantages_G, masks_G, strict=True)
+        ]
 
     return advantages

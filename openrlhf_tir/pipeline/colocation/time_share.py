@@ -78,21 +78,27 @@ class GpuTimeShare:
         self._switching = asyncio.Lock()
 
     def sampling(self) -> AbstractAsyncContextManager[None]:
-        """Hold the engines' turn, for a group."""
+        """Hold the engines' turn, for a group.
+
+        Raises:
+            DeadlineMissed: The turn did not come within `deadline`.
+            LearnerDied: A learner rank died as it left its turn.
+            EngineError: An engine did not sleep or wake. One that is lost raises nothing: it is replaced.
+        """
         conflicts = (GpuTurn.LEARNING, GpuTurn.PUSHING)
         return self._hold("sampling", "The engines' turn on the GPUs", GpuTurn.SAMPLING, conflicts)
 
     def learning(self) -> AbstractAsyncContextManager[None]:
-        """Hold the learner's turn, for a step."""
+        """Hold the learner's turn, for a step. Raises as `sampling` does."""
         conflicts = (GpuTurn.SAMPLING, GpuTurn.PUSHING, "starting")
         return self._hold("learning", "The learner's turn on the GPUs", GpuTurn.LEARNING, conflicts)
 
     def pushing(self) -> AbstractAsyncContextManager[None]:
-        """Hold the turn of a weight push."""
+        """Hold the turn of a weight push. Raises as `sampling` does."""
         return self._hold("pushing", "The push's turn on the GPUs", GpuTurn.PUSHING, (GpuTurn.LEARNING,))
 
     def starting(self) -> AbstractAsyncContextManager[None]:
-        """Hold a turn for an engine while it loads, is proved and joins."""
+        """Hold a turn for an engine while it loads, is proved and joins. Raises as `sampling` does."""
         return self._hold(
             "starting", "The turn on the GPUs of an engine that starts", GpuTurn.PUSHING, (GpuTurn.LEARNING,)
         )

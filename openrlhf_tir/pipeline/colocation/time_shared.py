@@ -27,8 +27,10 @@ class TimeSharedRollout:
     async def run_group(self, key: GroupKey, task: Task, *mode: Any) -> tuple[GroupMeta, Any]:
         """Run a group in the engines' turn.
 
-        A learner rank that dies as it leaves its turn is no fault of the group. It is raised as an ExceptionGroup,
-        which the loop does not take for a fault of the group.
+        Raises:
+            ExceptionGroup: A learner rank died as it left its turn (LearnerDied), which the loop does not take for a
+                fault of the group.
+            InfraError: As Rollout.run_group; or the turn did not come (DeadlineMissed).
         """
         async with AsyncExitStack() as held:
             try:
@@ -83,6 +85,10 @@ class TimeSharedPublisher:
             yield
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
-        """Push in a turn of its own. Each engine wakes when it takes the push, its KV cache for the canary."""
+        """Push in a turn of its own. Each engine wakes when it takes the push, its KV cache for the canary.
+
+        Raises:
+            InfraError, Diverged: As Publisher.publish; or the turn did not come (DeadlineMissed).
+        """
         async with self.time_share.pushing():
             return await self.inner.publish(version, must_differ=must_differ)
