@@ -34,7 +34,7 @@ EXAMPLES = """examples
       two short batches of it on this machine, without GPUs: does everything work together?
   openrlhf-tir import-openrlhf train_grpo.sh --run --run-dir runs/mine
       make the recipe and start it: what follows --run are flags of `openrlhf-tir train`
-Names of OpenRLHF 0.11, 0.10 and of 0.9 and older are read. The script is not run: variables, arrays, here-documents,
+Names of OpenRLHF 0.11 and of all older versions are read. The script is not run: variables, arrays, here-documents,
 conditions and loops are read as bash would take them."""
 
 SPECIAL = re.compile(r"<\|[a-z_]+\|>|<｜[^｜]+｜>|</?s>|<(?:start|end)_of_turn>")

@@ -38,7 +38,7 @@ def meaning(name: str, values: Sequence[str]) -> str:
     """Return what a flag of OpenRLHF is here, behind "--name is"."""
     new = NAMES.get(name, name)
     rule = ALL_RULES[new]
-    origin = "OpenRLHF's name (up to 0.9)" if name in NAMES else "OpenRLHF's name"
+    origin = "OpenRLHF's name (up to 0.10.1)" if name in NAMES else "OpenRLHF's name"
     match rule:
         case Refused(reason):
             return f"{origin}. It is not taken over. {reason}"

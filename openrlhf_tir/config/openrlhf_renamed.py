@@ -1,4 +1,4 @@
-"""OpenRLHF's flat flag names (up to 0.9) -> its dotted ones."""
+"""OpenRLHF's flat flag names (up to 0.10.1) -> its dotted ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SECTIONS = {
         " actor_learning_rate:adam.lr adam_betas:adam.betas l2:adam.weight_decay lr_warmup_ratio lr_scheduler max_norm"
         " eps_clip eps_clip_low_high dual_clip policy_loss_type aux_loss_coef entropy_loss_coef:entropy_coef"
         " gradient_checkpointing:gradient_checkpointing_enable"
-        " gradient_checkpointing_use_reentrant:gradient_checkpointing_reentrant"
+        " gradient_checkpointing_use_reentrant:gradient_checkpointing_reentrant freeze_visual_encoder"
     ),
     "ref": "ref_num_nodes:num_nodes ref_num_gpus_per_node:num_gpus_per_node ref_reward_offload:offload",
     "reward": (
@@ -29,7 +29,8 @@ _SECTIONS = {
         "zero_stage deepcompile zpg adam_offload attn_implementation use_liger_kernel grad_accum_dtype overlap_comm"
         " deepspeed_enable_sleep:enable_sleep ds_tensor_parallel_size:tensor_parallel_size packing_samples load_in_4bit"
         " lora_rank:lora.rank lora_alpha:lora.alpha target_modules:lora.target_modules lora_dropout:lora.dropout"
-        " use_ds_universal_ckpt:use_universal_ckpt ring_attn_size ring_head_stride:ring_attn_head_stride"
+        " use_ds_universal_ckpt:use_universal_ckpt universal_ckpt:use_universal_ckpt"
+        " ring_attn_size ring_head_stride:ring_attn_head_stride"
         " value_head_prefix bf16:param_dtype param_dtype flash_attn:attn_implementation"
     ),
     "rollout": (
@@ -54,6 +55,7 @@ _SECTIONS = {
     "data": (
         "prompt_data:prompt_dataset prompt_data_probs:prompt_probs prompt_split input_key label_key input_template"
         " apply_chat_template max_samples prompt_max_len:max_len max_len disable_fast_tokenizer dataloader_num_workers"
+        " image_key max_images_per_prompt"
     ),
     "eval": (
         "eval_dataset:dataset eval_split:split eval_temperature:temperature"

@@ -1,7 +1,8 @@
 """The flags of one command line of OpenRLHF, whatever its generation -> {name of 0.11.2: values}.
 
-Three generations of names are read: dotted ones (0.10 on), those of 0.10 to 0.11.1 that 0.11.2 renamed, and flat ones
-(up to 0.9). What 0.11.2 does not have, and what has no value that reading can tell, is left out with a sentence.
+Three generations of names are read: dotted ones (0.10.2 on), those of 0.10.2 to 0.11.1 that 0.11.2 renamed, and flat
+ones (up to 0.10.1). What 0.11.2 does not have, and what has no value that reading can tell, is left out with a
+sentence.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ OLD_SFT_NAMES = {
     "lr_scheduler": "lr_scheduler",
     "max_norm": "max_norm",
 }
-"""train_sft's flat names (up to 0.9) where they are others than train_ppo_ray's."""
+"""train_sft's flat names (up to 0.10.1) where they are others than train_ppo_ray's."""
 SWITCHES_WITH_A_VALUE = {
     "bf16": ("ds.param_dtype", "bf16"),
     "flash_attn": ("ds.attn_implementation", "flash_attention_2"),
     "use_kl_estimator_k3": ("algo.kl.estimator", "k3"),
+    "use_icepop": ("algo.advantage.is_correction_type", "icepop"),
 }
 """Flat switches -> the flag that they became, and its value."""
 OLD_CORRECTION = {
@@ -63,6 +65,16 @@ GONE = {
 }
 """Flat flags that OpenRLHF itself has dropped -> what became of them."""
 
+FROM_ONE_ON = frozenset(
+    {
+        *("actor.num_nodes", "actor.num_gpus_per_node", "reward.num_nodes", "reward.num_gpus_per_node"),
+        *("vllm.num_engines", "vllm.tensor_parallel_size", "ds.ring_attn_size", "data.max_len", "data.max_samples"),
+        *("rollout.batch_size", "rollout.n_samples_per_prompt", "rollout.max_new_tokens", "eval.n_samples_per_prompt"),
+        *("train.batch_size", "train.max_epochs", "train.num_episodes"),
+        *(f"{part}.{size}" for part in ("rollout", "train") for size in ("micro_batch_size", "max_tokens_per_gpu")),
+    }
+)
+"""Flags that count something of which there is one at least."""
 KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
 """The types of OpenRLHF's flags."""
 
@@ -81,7 +93,7 @@ class CommandFlags:
     unread: dict[str, str] = field(default_factory=dict)
     """Flags by their names of 0.11.2 whose value only a run can tell -> what tells it."""
     flat: bool = False
-    """Whether the script has flat names, of OpenRLHF 0.9 or older."""
+    """Whether the script has flat names, of OpenRLHF 0.10.1 or older."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
@@ -189,17 +201,25 @@ def _typed(
             flags.notes.append(f"--{flag} {' '.join(values)}: it is a switch, what stands behind it is left out.")
         return []
     wanted = about.nargs if isinstance(about.nargs, int) else 1
-    if (len(values) < wanted or values == [""]) and about.nargs != "*":
+    if (not values or values == [""]) and about.nargs != "*":
         flags.notes.append(f"--{flag}: left out, there is no value behind it (a variable that is empty?).")
+        return None
+    if len(values) < wanted:
+        flags.notes.append(f"--{flag} {' '.join(values)}: left out, OpenRLHF reads {wanted} numbers there.")
         return None
     if about.nargs is None and len(values) > 1:
         flags.notes.append(f"--{flag} {' '.join(values)}: it takes one value; {' '.join(values[1:])!r} is left out.")
         values = values[:1]
     try:
-        return [KINDS[about.kind](value) for value in values]
+        typed = [KINDS[about.kind](value) for value in values]
     except ValueError:
-        flags.notes.append(f"--{flag} {' '.join(values)}: left out, OpenRLHF reads a number there.")
+        kind = "whole number" if about.kind == "int" else "number"
+        flags.notes.append(f"--{flag} {' '.join(values)}: left out, OpenRLHF reads a {kind} there.")
         return None
+    if new in FROM_ONE_ON and typed[0] < 1:
+        flags.notes.append(f"--{flag} {' '.join(values)}: left out, it has to be 1 at least.")
+        return None
+    return typed
 
 
 def _lengths(flags: CommandFlags) -> None:

@@ -106,7 +106,7 @@ def import_train_ppo(
     if flags.flat:
         clip = " critic.value_clip is 0.5; OpenRLHF 0.8 had 0.2." if has_critic(estimator) else ""
         draft.differs(
-            "The flags have their names of OpenRLHF 0.9 or older. What they do not say is as OpenRLHF 0.11.2 has it."
+            "The flags have their names of OpenRLHF 0.10.1 or older. What they do not say is as OpenRLHF 0.11.2 has it."
             + clip
         )
     return imported

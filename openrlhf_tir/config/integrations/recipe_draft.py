@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...algorithms.advantages import get_estimator
 from ..catalog import all_settings
 from ..fine_tuning import RANKS_OF, alone
 from ..method_summary import method_summary
 from ..problems import Problems
 from ..rules import violations_of_fine_tuning
 from ..schema import Config
+from ..sections.conditions import is_user_code
 from ..settings import attempt
 from ..toml_file import literal
 
@@ -134,6 +136,9 @@ def checked(draft: Draft, nothing: Sequence[str] = (), unchecked: Sequence[str] 
     """
     problems = Problems()
     cfg = attempt(None, {name: value for name, value in draft.settings.items() if name not in unchecked}, problems)
+    if not is_user_code(cfg.algo.advantage.estimator):  # a user's own is loaded when the recipe is checked
+        with problems.caught(code="method"):
+            get_estimator(cfg.algo.advantage.estimator)
     return Imported(draft, cfg, problems.lines, method_summary(cfg), list(nothing))
 
 

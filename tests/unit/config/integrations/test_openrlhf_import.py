@@ -19,7 +19,7 @@ from openrlhf_tir.cli.exit_codes import DONE, MISTAKE, NO
 from openrlhf_tir.cli.import_openrlhf import recipe_of
 from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.integrations.bash_script import read_script
-from openrlhf_tir.config.integrations.openrlhf_command_flags import read_flags
+from openrlhf_tir.config.integrations.openrlhf_command_flags import FROM_ONE_ON, read_flags
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY, TRAIN_SFT
@@ -321,12 +321,36 @@ def test_a_flag_becomes_what_openrlhf_does_with_it(flags, expected):
         "--algo.kl.estimator k9",
         "--ds.param_dtype fp8",
         "--algo.advantage.estimator grpo",
+        "--algo.advantage.estimator no_such",
     ],
 )
 def test_a_flag_that_openrlhf_would_refuse_is_said(flags):
     recipe = of_flags(NEEDED + flags)
     name = flags.split()[0].removeprefix("--").replace("adam.lr", "")
     assert any(name in sentence for sentence in recipe.draft.differences + recipe.problems)
+
+
+@pytest.mark.parametrize("value", ["0", "-8"])
+@pytest.mark.parametrize("name", sorted(FROM_ONE_ON))
+def test_a_size_below_one_is_left_out_with_its_value(name, value):
+    recipe = of_flags(f"{NEEDED} --{name} {value}")
+    assert said(recipe, f"--{name} {value}: left out")
+    assert not recipe.problems
+
+
+def test_a_flag_with_too_few_values_is_named_with_those_that_it_has():
+    assert said(of_flags(f"{NEEDED} --actor.adam.betas 0.9,0.95"), "--actor.adam.betas 0.9,0.95", "2 numbers")
+
+
+def test_icepop_of_0_9_is_todays_mask_of_tokens():
+    recipe = of_flags(f"{NEEDED} --enable_vllm_is_correction --use_icepop --vllm_is_truncated_threshold 0.5 2")
+    expected = {
+        "algo.advantage.is_correction_level": "token",
+        "algo.advantage.is_correction_mode": "mask",
+        "algo.advantage.is_correction_threshold": (0.5, 2.0),
+    }
+    assert values(recipe, *expected) == expected
+    assert said(recipe, "0.10.1 or older") and not said(recipe, "use_icepop")
 
 
 def test_an_empty_value_and_a_blank_are_no_flags():
