@@ -3,6 +3,7 @@ environment of our actors."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -30,8 +31,12 @@ from .own_sessions import own_sessions
 from .ray_address import check_ray_address
 from .signals import StopSignals, kill
 
+log = logging.getLogger(__name__)
 LOCAL_OBJECT_STORE = 512 << 20
 """Bytes of the object store of a Ray that is started here without GPUs."""
+SHORT_TEMP_DIR = "/tmp"
+LONGEST_TEMP_DIR = 107 - len("/session_2026-11-30_17-00-00_000000_4194304/sockets/plasma_store")
+"""Bytes of the longest directory for Ray's files: the path of a Unix socket has at most 107."""
 START_ATTEMPTS = 3
 """How often Ray's daemons are started if they do not come up in time."""
 MAX_REASON = 300
@@ -127,6 +132,7 @@ def _start_local(cfg: Config) -> None:
                     log_to_driver=False,
                     object_store_memory=LOCAL_OBJECT_STORE if not gpu_count() else None,
                     logging_level="warning",
+                    _temp_dir=temp_dir(),
                 )
             return
         except BaseException as error:  # Ray raises nothing narrower than Exception; a signal may also raise.
@@ -136,9 +142,21 @@ def _start_local(cfg: Config) -> None:
                 raise
     raise Unavailable(
         f"Ray's daemons did not come up on this machine, {START_ATTEMPTS} times in a row (it gives them 30 s). The"
-        " machine is very busy, or they end at once: their logs are in /tmp/ray. Try again when it is less busy, or"
-        " start Ray yourself (ray start --head) and set RAY_ADDRESS=auto."
+        f" machine is very busy, or they end at once: their logs are in {os.environ.get('TMPDIR', '/tmp')}/ray, or in"
+        " /tmp/ray. Try again when it is less busy, or start Ray yourself (ray start --head) and set RAY_ADDRESS=auto."
     )
+
+
+def temp_dir(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the directory for the files of a Ray that is started here; None for the one that Ray takes by itself.
+
+    That one is in TMPDIR, which on a cluster may be too long for the paths of Ray's sockets.
+    """
+    taken = environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or SHORT_TEMP_DIR
+    if len(os.fsencode(os.path.join(taken, "ray"))) <= LONGEST_TEMP_DIR:
+        return None
+    log.warning("%s is too long a path for Ray's sockets: Ray's files are in %s/ray.", taken, SHORT_TEMP_DIR)
+    return f"{SHORT_TEMP_DIR}/ray"
 
 
 def _end_all_but(before: set[psutil.Process]) -> None:

@@ -23,6 +23,7 @@ VARIABLE = "VLLM_RPC_BASE_PATH"
 """Where vLLM binds its sockets."""
 LONGEST = 107 - len(f"/{uuid4()}")
 """Characters of the longest directory: the path of a Unix socket has at most 107."""
+SHORT = "/tmp"
 PATIENCE_S = 10.0
 """Seconds to wait while another engine's start takes the directory, not yet locked, for one that was left."""
 
@@ -31,8 +32,7 @@ PATIENCE_S = 10.0
 def socket_directory() -> Iterator[None]:
     """Let vLLM bind its sockets in this process's directory within the block, in which the engine is started.
 
-    Where VLLM_RPC_BASE_PATH is set already, or the temporary directory has too long a path or a file system without
-    locks, it is left to vLLM.
+    Where VLLM_RPC_BASE_PATH is set already, or the file system has no locks, it is left to vLLM.
     """
     room = _room()
     if room is None or not _hold(room):
@@ -66,5 +66,9 @@ def _hold(room: Room) -> bool:
 @cache
 def _room() -> Room | None:
     """Return this process's room. It is the same for all of its engines: vLLM keeps the first path that it has read."""
-    here = Path(tempfile.gettempdir()) / f"{PREFIX}{os.geteuid()}_{uuid4().hex[:8]}"
-    return None if VARIABLE in os.environ or len(os.fsencode(here)) > LONGEST else Room(here)
+    if VARIABLE in os.environ:
+        return None
+    name = f"{PREFIX}{os.geteuid()}_{uuid4().hex[:8]}"
+    here = Path(tempfile.gettempdir(), name)
+    # A job's own temporary directory may be too long for vLLM's sockets too.
+    return Room(here if len(os.fsencode(here)) <= LONGEST else Path(SHORT, name))

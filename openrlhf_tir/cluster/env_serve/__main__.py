@@ -25,6 +25,7 @@ from ...config.servers import SERVERS
 from ...errors import ClusterFull, TirError, unknown
 from ..env_process import LOOPBACK
 from ..own_sessions import own_sessions
+from ..ray_session import temp_dir
 
 START_S = 300.0
 """Seconds in which one copy must start. It may build an index, or import a package on a busy node."""
@@ -189,6 +190,7 @@ def _join(args: argparse.Namespace) -> None:
             include_dashboard=False,
             object_store_memory=OBJECT_STORE,
             logging_level="warning",
+            _temp_dir=temp_dir(),
         )
 
 

@@ -3,6 +3,7 @@ then an error with a name."""
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import signal
 import subprocess
@@ -33,6 +34,7 @@ class SlowRay:
         self.good, self.daemons = good, []
 
     def init(self, **kwargs) -> None:
+        self.given = kwargs
         utils.set_sigterm_handler(lambda *_: sys.exit(15))
         assert not any(d.is_running() and d.status() != psutil.STATUS_ZOMBIE for d in self.daemons), (
             "the daemons of the try before are still there"
@@ -58,6 +60,23 @@ def slow_ray(monkeypatch):
     yield use
     for daemon in (d for fake in made for d in fake.daemons if d.is_running()):
         daemon.kill()
+
+
+@pytest.mark.parametrize("longest", [True, False])
+def test_rays_sockets_fit_however_long_the_path_of_a_jobs_temporary_directory_is(slow_ray, monkeypatch, longest):
+    """Ray refuses them while it starts: "AF_UNIX path length cannot exceed 107 bytes"."""
+    taken = "/" + "t" * (ray_session.LONGEST_TEMP_DIR - len("//ray"))
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", taken if longest else taken + "t")
+    fake = slow_ray(good=1)
+    with ray_session.ray_session(Config(run_dir=Path("run"))):
+        given = fake.given["_temp_dir"]
+    assert given == (None if longest else "/tmp/ray")
+    session = f"session_{datetime.datetime.today():%Y-%m-%d_%H-%M-%S_%f}_{4 << 20}"  # as Ray's Node names it
+    utils.validate_socket_filepath(f"{given or f'{taken}/ray'}/{session}/sockets/plasma_store")
+    if longest:
+        with pytest.raises(OSError, match="AF_UNIX"):
+            utils.validate_socket_filepath(f"{taken}t/ray/{session}/sockets/plasma_store")
 
 
 def test_a_start_that_timed_out_leaves_nothing_that_slows_the_next_and_what_was_there_before_stays(slow_ray):

@@ -114,14 +114,15 @@ def launched(tmp_path):
         " exit 0; fi\nif [[ $2 == *.cli ]]; then exit 0; fi"
     )
     ray = (
-        'echo "$* NCCL=${NCCL_SOCKET_IFNAME:-} GLOO=${GLOO_SOCKET_IFNAME:-} P2P=${NCCL_P2P_LEVEL:-}" > $SAID\nexec'
+        'echo "$* NCCL=${NCCL_SOCKET_IFNAME:-} GLOO=${GLOO_SOCKET_IFNAME:-} P2P=${NCCL_P2P_LEVEL:-}"'
+        ' "TMP=${RAY_TMPDIR:-}" > $SAID\nexec'
         " sleep 600"
     )
     for name, text in (("python", f'{python}\nexec {sys.executable} "$@"'), ("ray", ray)):
         (binaries / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (binaries / name).chmod(0o755)
 
-    def run(*flags: str) -> tuple[subprocess.CompletedProcess, str]:
+    def run(*flags: str, **variables: str) -> tuple[subprocess.CompletedProcess, str]:
         said = tmp_path / "said"
         said.unlink(missing_ok=True)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL", "GLOO"))}
@@ -132,6 +133,7 @@ def launched(tmp_path):
             "SAID": str(said),
             "NCCL_P2P_LEVEL": "NVL",
             "RAY_PORT": str(free_port()),
+            **variables,
         }
         script = tmp_path / "train_scripts/launch_multinode.sh"
         done = subprocess.run(
@@ -152,6 +154,14 @@ def test_the_launcher_gives_ray_on_every_node_the_interface_and_the_variables(la
     done, said = launched("--interface", "lo")
     assert done.returncode == 0, done.stderr
     assert "--node-ip-address=127.0.0.1 " in said and "NCCL=lo GLOO=lo P2P=NVL" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variables", "taken"), [({}, "/tmp"), ({"RAY_TMPDIR": "/scratch"}, "/scratch")])
+def test_a_jobs_own_temporary_directory_may_be_too_long_for_rays_sockets(launched, tmp_path, variables, taken):
+    done, said = launched(TMPDIR=str(tmp_path / "of_job_1234567"), **variables)
+    assert done.returncode == 0, done.stderr
+    assert said.endswith(f" TMP={taken}\n")
 
 
 @pytest.mark.slow

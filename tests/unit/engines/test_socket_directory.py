@@ -74,12 +74,17 @@ def test_engines_of_one_process_share_a_directory_which_no_other_process_is_told
     assert paths[0] == paths[1] and len(f"{paths[0]}/{'0' * 36}") <= 107
 
 
-def test_a_path_of_the_users_own_and_a_temporary_directory_with_a_long_name_are_left_to_vllm(temporary, monkeypatch):
+def test_a_temporary_directory_that_is_too_long_for_sockets_holds_none(temporary, monkeypatch):
+    """vLLM would bind them there, and fail."""
     monkeypatch.setattr(tempfile, "tempdir", f"/{'t' * LONGEST}")
     with socket_directory.socket_directory():
-        assert VARIABLE not in os.environ
-    socket_directory._room.cache_clear()
-    monkeypatch.setattr(tempfile, "tempdir", None)
+        here = os.environ[VARIABLE]
+        assert os.path.isdir(here) and len(here) <= LONGEST
+    remove_socket_directory()
+    assert not os.path.exists(here)
+
+
+def test_a_path_of_the_users_own_is_left_to_vllm(temporary, monkeypatch):
     monkeypatch.setenv(VARIABLE, "/elsewhere")
     with socket_directory.socket_directory():
         assert os.environ[VARIABLE] == "/elsewhere"
