@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,7 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
         sockets = [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")]
     else:
         sockets = [bind(args.host, args.port)]
+    _close_in_forks(sockets)
     url = base_url(args.host, sockets[-1].getsockname()[1])
     config = uvicorn.Config(
         app,
@@ -226,6 +228,20 @@ def write_port(path: Path, port: int) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(str(port))
     partial.replace(path)
+
+
+def _close_in_forks(sockets: list[socket.socket]) -> None:
+    """Close the listening sockets in processes that this one forks.
+
+    A worker process of a user's class may outlive a server that was killed. It would keep the port, and accept nothing.
+    """
+
+    def close() -> None:
+        for sock in sockets:
+            with suppress(OSError):
+                os.close(sock.detach())
+
+    os.register_at_fork(after_in_child=close)
 
 
 def _raise_open_files() -> None:

@@ -11,9 +11,10 @@ import logging
 import math
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from ..config import Config
@@ -254,13 +255,14 @@ class EnvServerProcess:
                     while not self.port_file.exists() and process.returncode is None:
                         await asyncio.sleep(0.05)
             except TimeoutError:
-                process.kill()
+                kill_all(process)
                 self.process = None
                 raise EnvError(self._with_log(f"did not start within {patience_s:g} s")) from None
             if self.port_file.exists():
                 self.port = int(self.port_file.read_text())
                 return f"http://127.0.0.1:{self.port}"
             self.process = None
+            kill_all(process)
             if (code := process.returncode) is None or code >= 0:
                 raise ConfigError(self._with_log(f"did not start: it ended with code {code}"))
             why = f"the {self.env.name} environment server was killed by signal {-code} while it started"
@@ -304,6 +306,7 @@ class EnvServerProcess:
         while True:
             if self.process is not None:  # None if what follows failed: `background` calls this method again.
                 code = await self.process.wait()
+                kill_all(self.process)
                 self.process = None
                 why = f"the {self.env.name} environment server ended with code {code}"
                 if (place := await asyncio.to_thread(self._crash_place)) is not None:
@@ -322,10 +325,19 @@ class EnvServerProcess:
         return crash_place(text, self.env.env.file)
 
     async def stop(self) -> None:
-        """End the process; kill it if it does not end within 10 s."""
+        """End the process, and kill it if it does not end within 10 s. Kill what it started and has left."""
         if self.process and self.process.returncode is None:
             self.process.terminate()
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self.process.wait(), 10)
-            except TimeoutError:
-                self.process.kill()
+            kill_all(self.process)
+
+
+def kill_all(server: asyncio.subprocess.Process) -> None:
+    """Kill a server and what it started. Call it as soon as the server has ended: later its group may be another's.
+
+    A pool of worker processes of a user's class outlives a server that was killed. Forked workers hold its connections,
+    whose callers would wait for their whole deadline.
+    """
+    with suppress(ProcessLookupError):  # nothing is left
+        os.killpg(server.pid, signal.SIGKILL)

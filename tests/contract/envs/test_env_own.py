@@ -18,6 +18,8 @@ from openrlhf_tir.config.servers import SERVERS, ServerInfo
 from openrlhf_tir.errors import ConfigError, EnvError
 from tests.conftest import REPO
 
+from ..env_process import Http, env_server
+
 
 @pytest.fixture
 def unsteady(monkeypatch, tmp_path):
@@ -94,6 +96,52 @@ async def test_a_server_killed_later_is_restarted_at_its_address(unsteady, tmp_p
                 await asyncio.sleep(0.01)
             while not await healthy(url):
                 await asyncio.sleep(0.05)
+
+
+FORKING = """
+import os, signal, sys, time
+from env_servers.env import Env, Step
+
+class Forking(Env):
+    async def step(self, action, deadline_s):
+        pid = os.fork()
+        if not pid:
+            time.sleep(600)
+            os._exit(0)
+        return Step(str(pid))
+"""
+"""An environment class whose worker processes are forked and stay, as those of a pool do."""
+
+
+@pytest.mark.slow
+async def test_worker_processes_of_a_killed_server_end_with_it_and_its_address_is_free(tmp_path):
+    (tmp_path / "forking.py").write_text(FORKING)
+    cfg = Config.model_validate({"run_dir": tmp_path, "env": {"name": "forking", "file": f"{tmp_path}/forking.py"}})
+    async with env_process.env_urls(cfg) as urls:
+        async with Http(urls["forking"][0]) as http:
+            worker = psutil.Process(int((await http.step(await http.open(), 0, ""))[1]["observation"]))
+        worker.parent().kill()
+        async with asyncio.timeout(300):
+            while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+                await asyncio.sleep(0.01)
+            while not await healthy(urls["forking"][0]):
+                await asyncio.sleep(0.05)
+
+
+async def test_forked_worker_processes_do_not_hold_the_port_of_a_server_that_a_user_started(tmp_path):
+    (tmp_path / "forking.py").write_text(FORKING)
+    flags = (f"{tmp_path}/forking.py", "--name", "forking")
+    with env_server("env_servers.own", tmp_path, *flags) as (url, server):
+        async with Http(url) as http:
+            worker = psutil.Process(int((await http.step(await http.open(), 0, ""))[1]["observation"]))
+        server.kill()
+        server.wait(60)
+        try:
+            with env_server("env_servers.own", tmp_path, *flags, "--port", url.rpartition(":")[2]) as (same, _):
+                assert same == url and await healthy(url)
+            assert worker.is_running()
+        finally:
+            worker.kill()
 
 
 RUN = """

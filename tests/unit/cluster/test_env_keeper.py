@@ -18,6 +18,7 @@ from openrlhf_tir.simulation import virtual_loop
 def nobody_watches(monkeypatch):
     """The processes of this file are none."""
     monkeypatch.setattr(env_process, "watched", lambda *_, **__: None)
+    monkeypatch.setattr(env_process, "kill_all", lambda server: None)
 
 
 class Process:
