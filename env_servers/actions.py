@@ -105,6 +105,11 @@ def cut(text: str, chars: int) -> str:
     return text if left_out <= 0 else f"{text[:chars]}... [{left_out} characters left out]"
 
 
+def sendable(text: str) -> str:
+    """Return the text with every half of a surrogate pair, which JSON cannot hold, as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class Lines:
     """The observation of a step: a line of JSON for each call.
 

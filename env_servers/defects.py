@@ -21,18 +21,16 @@ from pydantic import ValidationError
 
 from openrlhf_tir.protocol import CODE_DEFECT
 from openrlhf_tir.user_code import failures
-from openrlhf_tir.user_code.failures import Exited, suspended_at, thread_at, traceback_of, user_code_errors
+from openrlhf_tir.user_code.failures import Exited, show, suspended_at, thread_at, traceback_of, user_code_errors
 from openrlhf_tir.user_code.failures import Overrun as Overrun  # other files of this package take these from here
 from openrlhf_tir.user_code.failures import is_denied as is_denied
 from openrlhf_tir.user_code.failures import is_outage as is_outage
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
 
-from .actions import cut
+from .actions import cut, sendable
 
 OURS = "env_servers."
 """Prefix of the modules whose classes belong to this package."""
-SHOWN = 120
-"""Characters of a wrong value that a message quotes."""
 ERROR_CHARS = 1 << 15
 """Characters kept of an error, and of its traceback. A reply has at most three such texts, and room for them however
 JSON writes a character."""
@@ -78,9 +76,13 @@ class Defects:
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
-            value = repr(first.get("input"))[:SHOWN]
-            description = _sendable(f"{method} gave {field} = {value}: {first['msg']}")
+            description = _sendable(f"{method} gave {field} = {show(first.get('input'))}: {first['msg']}")
         return {"error": description.removeprefix(f"{type(error).__name__}: {at}: "), CODE_DEFECT: at}
+
+    def outage(self, error: BaseException) -> str:
+        """Return a description of an error that is no defect, with the user's line that it came through if it did."""
+        at = self._raised_at(error)
+        return described(error) if at is None else f"{described(error)} (at {at})"
 
     def where(self, method: str) -> str:
         """Return "file:line" of a method's definition, or the user's file if the method is inherited from us."""
@@ -119,7 +121,7 @@ def described(error: BaseException) -> str:
 
 def _sendable(text: str) -> str:
     """Return a text of any exception, cut to ERROR_CHARS, with half of a surrogate pair as an escape."""
-    return cut(text, ERROR_CHARS).encode("utf-8", "backslashreplace").decode()
+    return sendable(cut(text, ERROR_CHARS))
 
 
 def _module_of(cls: type) -> str:
@@ -138,7 +140,7 @@ async def contain(call: Coroutine[Any, Any, Any]) -> Any:
     error.
 
     Raises:
-        Exited: The code asked the process to exit, or raised KeyboardInterrupt.
+        Exited: The code asked the process to exit, or raised something else that is no Exception.
         SelfCancelled: The code raised CancelledError.
     """
     task = asyncio.current_task()
@@ -149,7 +151,7 @@ async def contain(call: Coroutine[Any, Any, Any]) -> Any:
             raise
         raise SelfCancelled("it awaited something that was cancelled").with_traceback(e.__traceback__) from None
     except user_code_errors() as e:
-        if not isinstance(e, SystemExit | KeyboardInterrupt):
+        if isinstance(e, Exception | Overrun):
             raise
-        cause = f"asked the process to exit ({e.code!r})" if isinstance(e, SystemExit) else "raised KeyboardInterrupt"
+        cause = f"asked the process to exit ({e.code!r})" if isinstance(e, SystemExit) else f"raised {described(e)}"
         raise Exited(f"it {cause}").with_traceback(e.__traceback__) from None

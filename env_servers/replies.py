@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from openrlhf_tir.protocol import MAX_REPLY_BYTES, ResetReply, StepReply
+from pydantic_core import to_json
 
-from .actions import cut, cut_to_reply
+from openrlhf_tir.protocol import MAX_REPLY_BYTES, ResetReply, StepReply
+from openrlhf_tir.user_code.failures import show
+
+from .actions import cut, cut_to_reply, sendable
 
 SIGNAL_CHARS = 2048
 """Characters kept of a text among the signals of a reply that is too long."""
@@ -21,8 +24,9 @@ def fit_step(reply: StepReply) -> StepReply:
     reads.
 
     Raises:
-        ValueError: The reply cannot be written as JSON, for example because it holds half of a surrogate pair.
+        ValueError: The signals cannot be written as JSON.
     """
+    reply = reply.model_copy(update={"observation": sendable(reply.observation)})
     if _fits(reply):
         return reply
     reply = reply.model_copy(update={"observation": cut_to_reply(reply.observation)})
@@ -35,8 +39,19 @@ def fit_step(reply: StepReply) -> StepReply:
 
 
 def fit_reset(reply: ResetReply) -> ResetReply:
-    """Return the reply with its observation cut to what a trainer reads. Raises ValueError as `fit_step` does."""
+    """Return the reply with its observation cut to what a trainer reads."""
+    reply = reply.model_copy(update={"observation": sendable(reply.observation)})
     return reply if _fits(reply) else reply.model_copy(update={"observation": cut_to_reply(reply.observation)})
+
+
+def unwritable(signals: dict[str, Any]) -> str:
+    """Return "signals[name] = value (type)" of the first signal that cannot be written as JSON."""
+    for name, value in signals.items():
+        try:
+            to_json({name: value})
+        except ValueError:
+            return f"signals[{name!r}] = {show(value)}"
+    return "signals"
 
 
 def _fits(reply: StepReply | ResetReply) -> bool:

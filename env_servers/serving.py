@@ -45,13 +45,14 @@ from openrlhf_tir.protocol import (
     StepReply,
     StepRequest,
 )
+from openrlhf_tir.user_code.failures import show
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
-from .defects import SHOWN, Defects, Overrun, contain, described
+from .defects import Defects, Overrun, contain, described
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
-from .replies import fit_reset, fit_step
+from .replies import fit_reset, fit_step, unwritable
 from .sessions import Conflict, NoSession, Session, Sessions
 
 log = logging.getLogger(__name__)
@@ -174,16 +175,11 @@ class EnvService:
                 if waited_at:
                     raise HTTPException(504, f"{message} It waited at {waited_at}.") from e
                 raise HTTPException(500, message) from e
-            raise HTTPException(500, f"env_error: reset failed with {described(e)}") from e
+            raise HTTPException(500, f"env_error: reset failed with {self.defects.outage(e)}") from e
         if isinstance(observation, str):
-            try:
-                return fit_reset(
-                    ResetReply(session_id=session.id, observation=observation, server=self.config.server_url)
-                )
-            except ValueError as e:
-                fault: Exception = ValueError(f"reset gives an observation that cannot be sent: {e}")
-        else:
-            fault = TypeError(_wrong_result(session.env, "reset", observation, "text"))
+            reply = ResetReply(session_id=session.id, observation=observation, server=self.config.server_url)
+            return fit_reset(reply)
+        fault = TypeError(_wrong_result(session.env, "reset", observation, "text"))
         await self.sessions.close(session.id)
         if defect := self.defects.signals(fault, "reset"):
             raise _Defect(defect)
@@ -258,8 +254,12 @@ class EnvService:
                 outcome=step.outcome,
                 signals=step.signals,
             )
-            # Inside the block: a reply that cannot be sent (half of a surrogate pair) is the environment's fault too.
-            reply = fit_step(reply)
+            # Inside the block: a reply that cannot be sent is the environment's fault too.
+            try:
+                reply = fit_step(reply)
+            except ValueError as e:
+                fact = f"{unwritable(reply.signals)}, which JSON cannot hold"
+                raise TypeError(f"{_place(session.env, 'step')}.step gave {fact}: {e}") from None
         except CapacityFull as e:
             self._record(session, request, "capacity", clock() - start, error=e.reason)
             raise
@@ -269,7 +269,7 @@ class EnvService:
                 reply = self._late(request, self.defects.waits_at(None, e.__cause__))
             else:
                 log.exception("the environment failed", extra=self._log_fields(session, request))
-                signals = self.defects.signals(e, "step") or {"error": described(e)}
+                signals = self.defects.signals(e, "step") or {"error": self.defects.outage(e)}
                 reply = _reply(request, outcome="env_error", signals=signals)
         self._record(session, request, reply.outcome, clock() - start)
         return reply
@@ -306,12 +306,14 @@ class EnvService:
 
 def _wrong_result(env: Env, method: str, value: object, expected: str) -> str:
     """Return the message for a method with a wrong result: where it is defined, what it returned, what is expected."""
+    return f"{_place(env, method)}.{method} returned {show(value)}, not {expected}"
+
+
+def _place(env: Env, method: str) -> str:
+    """Return "file:line: Class" of a method's definition, as messages about it begin."""
     code = getattr(getattr(type(env), method), "__code__", None)
     where = f"{code.co_filename}:{code.co_firstlineno}" if code else type(env).__module__
-    return (
-        f"{where}: {type(env).__name__}.{method} returned {repr(value)[:SHOWN]}"
-        f" ({type(value).__name__}), not {expected}"
-    )
+    return f"{where}: {type(env).__name__}"
 
 
 def _reply(request: StepRequest, **fields) -> StepReply:

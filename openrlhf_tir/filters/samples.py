@@ -14,7 +14,7 @@ from ..errors import FilterError
 from ..rewards import accept
 from ..types import Group, Trajectory
 from ..user_code import plugins
-from ..user_code.failures import UserFunction
+from ..user_code.failures import UserFunction, show
 from .zerotir import mask_reason
 
 ALL_MASKED = "all_masked"
@@ -66,7 +66,7 @@ class SampleFilter(UserFunction):
             reasons = [loaded.function(trajectory, options) for trajectory in group.valid]
             for reason in reasons:
                 if not isinstance(reason, str):
-                    raise accept.WrongResult(f"it returned {accept.show(reason)}, not a reason")
+                    raise accept.WrongResult(f"it returned {show(reason)}, not a reason")
                 if reason:
                     accept.check_reason(reason)
         return reasons

@@ -18,14 +18,10 @@ import numpy as np
 from ..errors import ConfigError, InfraError, MethodError, VerifierError
 from ..types import RewardParts, Verdict
 from ..user_code import plugins
-from ..user_code.failures import Overrun, Starved, described, is_outage, traceback_of, user_code_errors
+from ..user_code.failures import Overrun, Starved, described, is_outage, show, traceback_of, user_code_errors
 
 REASON = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Reasons that a filter may give. A metric is named after the reason."""
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address of an object in its default repr."""
-SHOWN = 120
-"""Characters of a wrong value that a message shows."""
 
 
 class WrongResult(ValueError):
@@ -181,12 +177,3 @@ def check_reason(reason: str) -> None:
             f"its reason is {show(reason)}, and a metric is named after it:"
             " use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
         )
-
-
-def show(value: Any) -> str:
-    """Return a value with its type, for a message. Addresses are left out: the same fault has the same message."""
-    try:
-        text = ADDRESS.sub("", repr(value))
-    except user_code_errors():  # a user's own __repr__, or an integer of more digits than Python prints
-        text = "a value that cannot be printed"
-    return f"{text[:SHOWN]}... ({type(value).__name__})" if len(text) > SHOWN else f"{text} ({type(value).__name__})"

@@ -22,6 +22,7 @@ from typing import Any
 from ..config.integrations.reward_signatures import Convention
 from ..inert import plain
 from ..types import CORRECT_ABOVE, RewardParts, Task, Trajectory
+from ..user_code.failures import show
 from . import accept
 from .checking.json_value import json_or_none
 from .context import RewardContext
@@ -186,7 +187,7 @@ def _trl(
         }
         value = 0.0 if reward is None else _finite(reward)
         if value is None:
-            raise accept.WrongResult(f"the reward of completion {i} is {accept.show(reward)}")
+            raise accept.WrongResult(f"the reward of completion {i} is {show(reward)}")
         if reward is None:
             parts[NOT_APPLICABLE] = 1.0
         scored.append(RewardParts(value, value > 0, parts))
@@ -224,7 +225,7 @@ def _list_of(result: Any, n: int) -> list[Any]:
     """Return a result as a list of `n` items. Raises WrongResult."""
     values = result.tolist() if callable(getattr(result, "tolist", None)) else result
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
-        raise accept.WrongResult(f"it returned {accept.show(result)}, not a list with one reward per completion")
+        raise accept.WrongResult(f"it returned {show(result)}, not a list with one reward per completion")
     if len(values) != n:
         raise accept.WrongResult(f"it returned {len(values)} rewards for {n} completions")
     return list(values)

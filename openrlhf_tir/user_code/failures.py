@@ -11,8 +11,10 @@ Only the standard library is imported, because environment servers use this modu
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
+import re
 import signal
 import ssl
 import sys
@@ -40,6 +42,10 @@ BUSY_STATUSES = frozenset({408, 409, 429})
 """Refusals of HTTP after which asking again may help: too late, in conflict, too many requests."""
 ACCESS_STATUSES = frozenset({401, 402, 407})
 """Refusals of HTTP that are about who asks, whatever is asked: a wrong key, a used-up account, a proxy's log-in."""
+SHOWN = 120
+"""Characters of a wrong value that a message quotes."""
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""The address of an object in its default repr."""
 
 
 class Overrun(BaseException):
@@ -54,7 +60,7 @@ class Starved(Overrun):
 
 
 class Exited(Exception):
-    """Raised in place of SystemExit or KeyboardInterrupt of user code, which would end others' sessions as well."""
+    """Raised in place of what user code raised and is no Exception, as SystemExit: it would end others' sessions."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +85,19 @@ class UserFunction:
 def user_code_errors() -> tuple[type[BaseException], ...]:
     """Return the exceptions that are failures of user code which runs here, for an `except` around it.
 
-    KeyboardInterrupt is one of them unless it may be Ctrl-C: Python's own handler, if it is installed, raises that in
-    the main thread, in whatever code is running. Workers ignore SIGINT, and event loops and servers handle it.
+    They are whatever is being raised (a panic of a library in Rust is no Exception), but for what may come from outside
+    of the code. That is a cancellation, and a KeyboardInterrupt which may be Ctrl-C: Python's own handler, if it is
+    installed, raises that in the main thread, in whatever code is running. Workers ignore SIGINT, and event loops and
+    servers handle it.
     """
+    from_outside: tuple[type[BaseException], ...] = (asyncio.CancelledError, GeneratorExit)
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        return (Exception, SystemExit, Overrun)
-    return (Exception, SystemExit, Overrun, KeyboardInterrupt)
+        from_outside += (KeyboardInterrupt,)
+    raised = sys.exception()
+    if raised is None or isinstance(raised, from_outside):
+        return (Exception,)
+    return (Exception, type(raised))
 
 
 def is_outage(error: BaseException) -> bool:
@@ -145,6 +157,15 @@ def described(error: BaseException) -> str:
         message = f"its message cannot be printed: __str__ raised {type(failed).__name__}"
     first = f"; the first is {described(error.exceptions[0])}" if isinstance(error, BaseExceptionGroup) else ""
     return f"{type(error).__name__}: {message}{first}"
+
+
+def show(value: Any) -> str:
+    """Return a value with its type, for a message. Addresses are left out: the same fault has the same message."""
+    try:
+        text = ADDRESS.sub("", repr(value))
+    except user_code_errors():  # a user's own __repr__, or an integer of more digits than Python prints
+        text = "a value that cannot be printed"
+    return f"{text[:SHOWN]}... ({type(value).__name__})" if len(text) > SHOWN else f"{text} ({type(value).__name__})"
 
 
 def traceback_of(error: BaseException, file: str | None) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...types import CORRECT_ABOVE, RewardParts
+from ...user_code.failures import show
 from .. import accept
 
 
@@ -64,7 +65,7 @@ def _numbers(name: str, value: Any, n: int, *, one_for_all: bool = False) -> lis
     numbers = []
     for item in values:
         if (number := accept.finite_number(item)) is None:
-            raise accept.WrongResult(f"{name} holds {accept.show(item)}, not a finite number")
+            raise accept.WrongResult(f"{name} holds {show(item)}, not a finite number")
         numbers.append(number)
     return numbers
 

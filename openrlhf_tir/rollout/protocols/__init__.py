@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ConfigError, TurnError
 from ...user_code import plugins
-from ...user_code.failures import described, traceback_of, user_code_errors
+from ...user_code.failures import described, show, traceback_of, user_code_errors
 
 if TYPE_CHECKING:
     from ...config import Env
@@ -323,8 +323,8 @@ class UserProtocol:
 
     def _wrong_type(self, member: str, value: Any, expected: str) -> TurnError:
         return TurnError(
-            f"env.protocol = {self._name!r}: {plugins.location(self._cls)}: {member} gave {value!r}"
-            f" ({type(value).__name__}), not {expected}."
+            f"env.protocol = {self._name!r}: {plugins.location(self._cls)}: {member} gave {show(value)},"
+            f" not {expected}."
         )
 
     @contextmanager

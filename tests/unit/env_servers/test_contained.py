@@ -17,6 +17,10 @@ from env_servers.serving import ServingConfig, create_env_app
 from openrlhf_tir.protocol import CODE_DEFECT, MAX_REPLY_BYTES
 
 
+class Panic(BaseException):
+    """No Exception, as what a library in Rust raises when it panics."""
+
+
 class Careless(Env):
     """Raises what its action, or its task, says."""
 
@@ -35,6 +39,8 @@ class Careless(Env):
             await inner
         if failure == "a name that is not UTF-8":
             raise RuntimeError(os.fsdecode(b"no file \xff"))
+        if failure == "a panic":
+            raise Panic("a library's")
         if failure == "a long message":
             raise RuntimeError("\0" * (3 << 20))
 
@@ -60,6 +66,80 @@ async def test_a_cancellation_inside_the_environment_is_not_the_end_of_its_sessi
 async def test_a_cancellation_inside_a_reset_is_answered(http):
     reply = await http.post("/reset", json={"session_id": "s", "task": {"raise": "inner cancellation"}})
     assert reply.status_code == 500 and (await http.get("/health")).json()["sessions"] == 0
+
+
+async def test_what_is_no_exception_is_the_classes_own_failure_as_well(http):
+    await http.post("/reset", json={"session_id": "s"})
+    signals = (await http.post("/step", json=step(0, "a panic"))).json()["signals"]
+    assert signals[CODE_DEFECT].startswith(__file__) and "Panic: a library's" in signals["error"]
+    reply = await http.post("/reset", json={"session_id": "t", "task": {"raise": "a panic"}})
+    assert reply.json()["signals"][CODE_DEFECT] == signals[CODE_DEFECT]
+
+
+class Outage(Env):
+    """Its service does not answer."""
+
+    async def reset(self, task, seed):
+        return await self.ask() if task else ""
+
+    async def step(self, action, deadline_s):
+        await self.ask()
+
+    async def ask(self):
+        raise ConnectionRefusedError("nobody listens")
+
+
+async def test_an_outage_names_the_line_that_waited_for_the_service():
+    app = create_env_app(Outage, ServingConfig(env="outage", action="text"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
+        await http.post("/reset", json={"session_id": "s"})
+        signals = (await http.post("/step", json=step(0, ""))).json()["signals"]
+        place = f"(at {__file__}:{Outage.ask.__code__.co_firstlineno + 1})"
+        assert CODE_DEFECT not in signals and place in signals["error"]
+        reply = await http.post("/reset", json={"session_id": "t", "task": {"x": 1}})
+        assert reply.status_code == 500 and place in reply.json()["detail"]
+
+
+class Unprintable:
+    """Fails where it is shown."""
+
+    def __repr__(self) -> str:
+        raise RecursionError("too deep")
+
+
+class Odd(Env):
+    """Returns what nobody can send."""
+
+    async def reset(self, task, seed):
+        return task.get("text", Unprintable())
+
+    async def step(self, action, deadline_s):
+        results = {
+            "nothing to print": Unprintable(),
+            "a number": Step("", signals={"fine": 1, "loss": object()}),
+            "half of a pair": Step("a\ud800b", reward=1.0),
+        }
+        return results[action]
+
+
+async def test_a_result_that_nobody_can_print_or_send_is_a_defect_that_names_it():
+    app = create_env_app(Odd, ServingConfig(env="odd", action="text"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
+        reply = await http.post("/reset", json={"session_id": "t"})
+        assert reply.status_code == 500 and "Unprintable" in reply.json()["signals"]["error"]
+        await http.post("/reset", json={"session_id": "s", "task": {"text": ""}})
+        signals = (await http.post("/step", json=step(0, "nothing to print"))).json()["signals"]
+        assert "(Unprintable)" in signals["error"] and CODE_DEFECT in signals
+        signals = (await http.post("/step", json=step(1, "a number"))).json()["signals"]
+        assert "signals['loss'] = <object object> (object)" in signals["error"] and CODE_DEFECT in signals
+
+
+async def test_half_of_a_surrogate_pair_is_shown_as_an_escape():
+    app = create_env_app(Odd, ServingConfig(env="odd", action="text"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
+        await http.post("/reset", json={"session_id": "s", "task": {"text": ""}})
+        reply = (await http.post("/step", json=step(0, "half of a pair"))).json()
+        assert (reply["outcome"], reply["observation"], reply["reward"]) == ("ok", "a\\ud800b", 1.0)
 
 
 class Leaving(Env):

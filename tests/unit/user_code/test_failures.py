@@ -172,16 +172,41 @@ def sigint_handler():
     signal.signal(signal.SIGINT, before)
 
 
+def is_own(kind):
+    """Return whether user_code_errors catches an exception that is raised."""
+    try:
+        raise kind
+    except user_code_errors():
+        return True
+    except BaseException:
+        return False
+
+
 def test_an_interrupt_is_user_codes_own_only_where_it_cannot_be_ctrl_c(sigint_handler):
     sigint_handler(signal.default_int_handler)
-    assert KeyboardInterrupt not in user_code_errors()
+    assert not is_own(KeyboardInterrupt)
     in_thread = []
-    thread = threading.Thread(target=lambda: in_thread.extend(user_code_errors()))
+    thread = threading.Thread(target=lambda: in_thread.append(is_own(KeyboardInterrupt)))
     thread.start()
     thread.join(60)
-    assert KeyboardInterrupt in in_thread, "Ctrl-C is raised in the main thread"
+    assert in_thread == [True], "Ctrl-C is raised in the main thread"
     sigint_handler(signal.SIG_IGN)
-    assert KeyboardInterrupt in user_code_errors(), "as in a worker, which ignores SIGINT"
+    assert is_own(KeyboardInterrupt), "as in a worker, which ignores SIGINT"
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        (ValueError, True),
+        (SystemExit, True),
+        (Overrun, True),
+        (pytest.fail.Exception, True),
+        (asyncio.CancelledError, False),
+        (GeneratorExit, False),
+    ],
+)
+def test_whatever_user_code_raises_is_its_own_but_for_a_cancellation(kind, own):
+    assert is_own(kind) is own
 
 
 def test_the_traceback_begins_in_the_users_file(tmp_path):
