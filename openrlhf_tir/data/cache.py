@@ -37,9 +37,12 @@ KEEP_DAYS = 30
 CHUNK_BYTES = 1 << 20
 
 
-def cache_directory() -> Path:
-    """Return the directory of the entries."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openrlhf-tir"
+def cache_directory() -> Path | None:
+    """Return the directory of the entries; None for a user without a home directory, as in some containers."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openrlhf-tir"
+    except RuntimeError:
+        return None
 
 
 def source_digest(source: str, split: str) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import pickle
+import pwd
 from pathlib import Path
 
 import pyarrow as pa
@@ -192,6 +194,16 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
     prompts = prompts_of(dapo(tmp_path / "d.parquet"), CountingTokenizer())
     assert len(prompts) == 6
+
+
+def test_a_user_without_a_home_directory_has_no_cache(tmp_path, monkeypatch):
+    """A container runs as a user that it has no name for."""
+    monkeypatch.setattr(cache, "CACHED_FROM_BYTES", 1)
+    for variable in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    nobody = max(user.pw_uid for user in pwd.getpwall()) + 1
+    monkeypatch.setattr(os, "getuid", lambda: nobody)
+    assert len(prompts_of(dapo(tmp_path / "d.parquet"), CountingTokenizer())) == 6
 
 
 def test_an_entry_that_fails_half_way_is_not_there(tmp_path):
