@@ -95,8 +95,10 @@ def _wait_for_records(directory: Path, name: str, certain: bool) -> list[dict[st
         with suppress(OSError, ValueError):
             ends.append(json.loads(path.read_text()))
         path.unlink(missing_ok=True)
+    # Times are of the process's own node, whose clock may differ from ours.
+    died_at = next((record["time"] for record in ends if record["name"] == name), time.time())
     # A worker that was killed long ago, for its deadline, is not part of this death.
-    return [record for record in ends if record["name"] == name or time.time() - record["time"] < RELATED_S]
+    return [record for record in ends if record["name"] == name or died_at - record["time"] < RELATED_S]
 
 
 def _may_be_memory(record: dict[str, Any]) -> bool:

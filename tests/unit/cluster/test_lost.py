@@ -74,6 +74,16 @@ async def test_the_record_of_a_dead_process_is_waited_for_although_that_of_a_des
     assert not [*(cfg.run_dir / ENDS).iterdir()]
 
 
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+async def test_what_died_together_is_told_together_although_its_nodes_clock_differs(cfg, ahead_s):
+    there = time.time() + ahead_s
+    leave(cfg, "rollout-0", time=there)
+    leave(cfg, "rollout-0.81", pid=81, time=there - 1)
+    leave(cfg, "rollout-0.82", pid=82, time=there - 3000)  # a worker that was killed for its deadline
+    told = await end_of(cfg, "rollout-0", "its process died")
+    assert "71" in told and "81" in told and "82" not in told
+
+
 async def test_many_calls_that_fail_at_one_death_get_one_answer_and_one_line(cfg, monkeypatch):
     monkeypatch.setattr(lost, "AT_ONCE_S", 3600.0)
     leave(cfg, "rollout-0")
