@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+from functools import cache
+from pathlib import Path
 
 from ...config import Config
 from ...errors import ConfigError, Unavailable
@@ -27,6 +30,7 @@ def check_writable(cfg: Config) -> None:
             f"run_dir = {cfg.run_dir} is in Ray's copy of the job's working directory, which Ray deletes with all that"
             " the run would write. Give --run-dir an absolute path that all nodes share."
         )
+    file_system_fault = cache(_file_system_fault)  # several of them are mostly below one directory
     for setting, path in (
         ("run_dir", cfg.run_dir),
         ("ckpt.path", cfg.run_dir / cfg.ckpt.path),
@@ -52,6 +56,36 @@ def check_writable(cfg: Config) -> None:
                 f"{setting} = {path} cannot be written: {existing} takes no new files ({e.strerror}). Choose another"
                 " path."
             ) from None
+        if fault := file_system_fault(existing):
+            raise ConfigError(
+                f"{setting} = {path} cannot be used: the file system of {existing} does not {fault}. Mounts of object"
+                " stores often do not, and a run needs it for its ledger and its checkpoints. Choose another path."
+            )
+
+
+def _file_system_fault(directory: Path) -> str | None:
+    """Return what the file system of a directory refuses of what a run does in it, as a verb with its object; else
+    None.
+
+    A full disk refuses nothing for good: a run that is resumed may make room.
+    """
+    action = "take new directories"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".tir-probe-", dir=directory) as probe:
+            made = Path(probe, "made")
+            made.mkdir()
+            (made / "file").touch()
+            action = "let files be appended to"
+            os.close(os.open(made / "file", os.O_WRONLY | os.O_APPEND))
+            action = "replace files"
+            (made / "new").touch()
+            os.replace(made / "new", made / "file")
+            action = "rename directories"
+            os.rename(made, made.with_name("renamed"))
+            action = "remove directories"
+    except OSError as e:
+        return None if e.errno in (errno.ENOSPC, errno.EDQUOT) else f"{action} ({e.strerror or e})"
+    return None
 
 
 def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
