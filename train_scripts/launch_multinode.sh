@@ -78,7 +78,7 @@ print(*[a.address for a in psutil.net_if_addrs().get('$interface', ()) if a.fami
 
 address_of() { # host
     local found
-    found=$(on "$1" "$own_address" | awk 'NR == 1 {print $1}')
+    found=$(on "$1" "$own_address" | grep -oE -m 1 '[0-9]+(\.[0-9]+){3}' | head -n 1) || true # IPv6 addresses may come first
     [[ -n $found ]] || { echo "$1 has no IPv4 address${interface:+ on $interface}. Name the network of the nodes with --interface." >&2; return 2; }
     echo "$found"
 }

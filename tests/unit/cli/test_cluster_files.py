@@ -68,7 +68,7 @@ def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
     (tmp_path / "bin").mkdir()
     for name, body in {
         "scontrol": 'echo "$@" > requeued; [[ ! -e forbidden ]]',
-        "hostname": "echo 10.1.2.3 192.168.0.1",
+        "hostname": "echo fd00::1:7 10.1.2.3 192.168.0.1",
         "ip": "echo '2: eth1    inet 10.9.8.7/24 brd 10.9.8.255 scope global eth1'",
     }.items():
         (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{body}\n")

@@ -165,6 +165,17 @@ def test_a_jobs_own_temporary_directory_may_be_too_long_for_rays_sockets(launche
 
 
 @pytest.mark.slow
+def test_a_node_is_reached_by_its_first_ipv4_address(launched, tmp_path):
+    hostname = tmp_path / "bin/hostname"
+    hostname.parent.mkdir()
+    hostname.write_text('#!/bin/sh\n[ "$1" = -I ] && echo "fd00::1:7 127.0.0.1 172.17.0.1" || echo here\n')
+    hostname.chmod(0o755)
+    done, said = launched(PATH=f"{hostname.parent}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert "--node-ip-address=127.0.0.1 " in said
+
+
+@pytest.mark.slow
 def test_an_interface_that_a_node_does_not_have_is_named(launched):
     done, said = launched("--interface", "none0")
     assert done.returncode == 2 and re.search(r"localhost .* none0\b", done.stderr) and not said
