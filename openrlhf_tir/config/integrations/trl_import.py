@@ -52,6 +52,25 @@ DEFAULTS: dict[str, Any] = OPTIMIZER_DEFAULTS | {
 """What GRPOConfig says of the arguments that are read here."""
 RLOO_DEFAULTS = DEFAULTS | {"num_generations": 2, "beta": 0.05}
 """What RLOOConfig says of them."""
+NUMBERS = frozenset(
+    {
+        *(name for name, value in DEFAULTS.items() if isinstance(value, int | float) and not isinstance(value, bool)),
+        *("min_p", "entropy_coef", "delta", "epsilon_high", "max_tool_calling_iterations"),
+        *("steps_per_generation", "generation_batch_size", "vllm_gpu_memory_utilization"),
+        *("max_length", "max_seq_length"),
+    }
+)
+"""The arguments that are read as numbers."""
+WHOLE = frozenset(
+    {
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations"),
+        *("max_completion_length", "max_prompt_length", "steps_per_generation", "generation_batch_size"),
+        *("max_length", "max_seq_length", "max_steps", "top_k", "seed", "max_tool_calling_iterations"),
+    }
+)
+"""Those of them that are whole."""
+FROM_ONE_ON = WHOLE - {"max_steps", "top_k", "seed", "max_tool_calling_iterations"}
+"""Those that count something of which there is one at least."""
 COPIED = (
     Copied("temperature", "rollout.temperature", float),
     Copied("top_p", "rollout.top_p", float),
@@ -131,12 +150,16 @@ class TrlArguments:
             draft: The recipe.
             defaults: TRL's values of arguments that the script does not give.
         """
-        self.values = {key: value for key, value in script.config.items() if value is not UNKNOWN}
+        self.values = {key: _number_if_text(key, value) for key, value in script.config.items() if value is not UNKNOWN}
         self._defaults = defaults
         self._read = {"dataset_name", "dataset_config", "dataset_train_split"}  # by `set_rows`
         unknown = [key for key in script.config if key not in self.values]
         for key in (key for key in unknown if key != "output_dir" and not needs_nothing(key)):
             draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
+        for key, value in [*self.values.items()]:
+            if fault := _fault_of(key, value):
+                draft.differs(f"{key}={value!r} {fault}. Left at TRL's default.")
+                del self.values[key]
 
     def __call__(self, key: str) -> Any:
         """Return an argument, or its default, which None stands for as well: args.x of a flag that is not given."""
@@ -147,6 +170,28 @@ class TrlArguments:
     def unread(self) -> list[tuple[str, Any]]:
         """Return the script's arguments that were not read, with their values, without those that are None."""
         return [(key, value) for key, value in self.values.items() if key not in self._read and value is not None]
+
+
+def _number_if_text(name: str, value: Any) -> Any:
+    """Return the value of an argument, as a number where TRL has one and a script writes "1e-6"."""
+    if name not in NUMBERS or not isinstance(value, str):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return int(number) if math.isfinite(number) and number == int(number) else number
+
+
+def _fault_of(name: str, value: Any) -> str:
+    """Return why TRL could not use the value of an argument, "" where it could. None is no fault."""
+    if name not in NUMBERS or value is None:
+        return ""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return "is no number"
+    if name in WHOLE and value != int(value):
+        return "is no whole number"
+    return "is below 1" if name in FROM_ONE_ON and value < 1 else ""
 
 
 def import_trl(
@@ -228,10 +273,13 @@ def set_model(script: TrlScript, draft: Draft, trl: TrlArguments) -> None:
     else:
         draft.differs(f"model={script.source('model')}: set actor.model_name_or_path to its name or directory.")
     if script.lora or "peft_config" in script.arguments:
-        rank = script.lora.get("r", 8)
-        draft.set("ds.lora.rank", int(rank) if rank is not UNKNOWN else 8)
-        alpha = script.lora.get("lora_alpha", 8)
-        draft.set("ds.lora.alpha", int(alpha) if alpha is not UNKNOWN else 8)
+        for name, setting in (("r", "ds.lora.rank"), ("lora_alpha", "ds.lora.alpha")):
+            value = script.lora.get(name, 8)
+            is_size = isinstance(value, int | float) and not isinstance(value, bool) and value >= 1
+            draft.set(setting, int(value) if is_size else 8)
+            if not is_size:
+                known = "only a run can tell it" if value is UNKNOWN else f"{value!r} is no number from 1 on"
+                draft.differs(f"LoRA's {name}: {known}. 8 here: set {setting}.")
         modules = script.lora.get("target_modules")
         if modules not in (None, UNKNOWN):
             draft.set("ds.lora.target_modules", modules if isinstance(modules, list) else [str(modules)])
@@ -303,7 +351,8 @@ def _set_rewards(
     names = script.names("reward_funcs")
     weights = trl("reward_weights") or []
     weights = [weights] if isinstance(weights, int | float) else weights  # --reward_weights 0.5
-    each = weights if isinstance(weights, list) and len(weights) == len(names) else [1.0] * len(names)
+    are_numbers = isinstance(weights, list) and all(isinstance(weight, int | float) for weight in weights)
+    each = weights if are_numbers and len(weights) == len(names) else [1.0] * len(names)
     if each is not weights and weights:
         draft.differs(
             f"reward_weights={weights} is no list of {len(names)} numbers, and TRL would refuse it: 1.0 each."
@@ -510,7 +559,14 @@ def set_saves(draft: Draft, trl: TrlArguments, updates_of_epoch: int | None) -> 
         draft.differs(
             "save_strategy='best': every save_steps here, the best by evaluation included (ckpt.best_metric)."
         )
-    draft.set("ckpt.save_steps", int(steps) if isinstance(steps, int) and steps > 0 else -1)
+    if steps and 0 < steps < 1:  # a share of the run
+        updates = draft.settings.get("train.max_steps") or draft.settings.get("sft.max_steps")
+        if updates is None:
+            draft.differs(
+                f"save_steps={steps}: a share of the updates, whose number is not known. Set ckpt.save_steps."
+            )
+        steps = math.ceil(steps * updates) if updates else None
+    draft.set("ckpt.save_steps", int(steps) if steps and steps > 0 else -1)
 
 
 def set_outputs(draft: Draft, trl: TrlArguments) -> None:
@@ -520,7 +576,7 @@ def set_outputs(draft: Draft, trl: TrlArguments) -> None:
     if "report_to" not in trl.values:
         return
     given = trl("report_to")
-    trackers = [given] if isinstance(given, str) else list(given or ["none"])
+    trackers = [*map(str, given)] if isinstance(given, list) else [str(given or "none")]
     if trackers == ["none"]:
         draft.set("logger.tensorboard_dir", None)
     for tracker in (t for t in trackers if t not in ("none", "tensorboard")):
@@ -582,7 +638,7 @@ def _method_of_rloo(draft: Draft, trl: TrlArguments) -> None:
             " those behind it."
         )
     if clip := trl("reward_clip_range"):
-        draft.set("reward.clip_range", [float(bound) for bound in clip])
+        draft.set("reward.clip_range", list(clip) if isinstance(clip, list | tuple) else clip)
     if trl("normalize_advantages"):
         draft.differs("normalize_advantages=True: advantages of RLOO are not scaled by those of the batch here.")
 

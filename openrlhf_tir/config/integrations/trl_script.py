@@ -9,13 +9,16 @@ words behind the script, --num_generations 8          -> win over the values, as
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from .bash_script import unknowns
 from .python_script.function_names import function_names
 from .python_script.syntax import called
 from .python_script.values import UNKNOWN, SourceReader, literal
@@ -39,6 +42,8 @@ from trl import {kind}Config, {kind}Trainer
 )
 """
 """What `trl grpo --flags` and its like run, as far as it is read here."""
+CALLED_NO = ("no_cuda",)
+"""An argument of transformers whose own name begins so."""
 COMMANDS = {"grpo": "GRPO", "rloo": "RLOO", "sft": "SFT"}
 """Commands of TRL that start a trainer -> the first part of the trainer's name."""
 
@@ -164,6 +169,10 @@ def _reader_of(tree: ast.Module, given: dict[str, Any], directory: Path) -> tupl
         declared |= _declared(module_tree)
         lists = _lists(module_tree)
         given |= {name: [value] for name, value in given.items() if name in lists and not isinstance(value, list)}
+    for name in [name for name, value in given.items() if value is True and name not in (*declared, *CALLED_NO)]:
+        if name.startswith("no_"):  # HfArgumentParser's switch for what is on by default
+            del given[name]
+            given.setdefault(name.removeprefix("no_"), False)
     reader.flags = {**declared, **given}
     # `if args.lr is None: args.lr = 2e-5`
     reader.flags |= {name: value for name, value in reader.set_later().items() if name in declared}
@@ -293,9 +302,13 @@ def _default_of(node: ast.expr | None) -> Any:
 
 
 def _literal(text: str) -> Any:
+    """Return the value of a word of a command, UNKNOWN where only a run can tell it."""
+    if unknowns(text):
+        return UNKNOWN
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    try:
+    with suppress(ValueError, SyntaxError):
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    with suppress(ValueError):
+        return json.loads(text) if text.startswith(("{", "[")) else text  # {"enable_thinking": false}
+    return text

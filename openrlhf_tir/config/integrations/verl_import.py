@@ -372,8 +372,11 @@ def _set_reward(verl: VerlSettings, draft: Draft, sources: set[str], files: Sequ
                 " looked at: the check before the run says whether 'verl' knows their data_source."
             )
     buffer = "reward_model.reward_kwargs.overlong_buffer_cfg"
-    if verl(f"{buffer}.enable"):
-        draft.set("reward.overlong_buffer_len", float(verl(f"{buffer}.len")))
+    length = verl(f"{buffer}.len")
+    if verl(f"{buffer}.enable") and not length:
+        draft.differs(f"{buffer}.enable without {buffer}.len: no penalty. Set reward.overlong_buffer_len.")
+    elif verl(f"{buffer}.enable"):
+        draft.set("reward.overlong_buffer_len", float(length))
         draft.set("reward.overlong_penalty_factor", float(verl(f"{buffer}.penalty_factor") or 1.0))
         longest = int(verl("reward_model.reward_kwargs.max_resp_len") or 0)
         if longest not in (0, draft.settings["rollout.max_new_tokens"]):

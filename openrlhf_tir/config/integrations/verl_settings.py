@@ -10,6 +10,7 @@ with a sentence.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,6 +151,7 @@ NUMBERS = {
                 " log_prob_micro_batch_size_per_gpu multi_turn.max_assistant_turns multi_turn.max_user_turns"
                 " prompt_length response_length"
             ),
+            MODEL: "lora.rank lora.alpha",
             "critic": "ppo_epochs ppo_mini_batch_size optim.min_lr optim.clip_grad",
             "data": "seed train_max_samples val_max_samples",
             "trainer": "total_training_steps max_actor_ckpt_to_keep",
@@ -161,6 +163,18 @@ NUMBERS = {
     ),
 }
 """The overrides that are numbers: those with a default that is one, and those without a default."""
+FROM_ONE_ON = frozenset(
+    dotted_names(
+        {
+            ACTOR: "ppo_mini_batch_size ppo_epochs",
+            ROLLOUT: "n tensor_model_parallel_size val_kwargs.n",
+            "data": "max_prompt_length max_response_length",
+            "trainer": "nnodes n_gpus_per_node total_epochs",
+        }
+    )
+)
+"""The overrides that count something of which there is one at least."""
+LISTS_OF_NUMBERS = (f"{OPTIMISER}.betas", "critic.optim.betas")
 OWN_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer")
 """verl's own configurations: what they say is in DEFAULTS."""
 
@@ -264,16 +278,36 @@ def _with_names_of_here(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leave_out_unreadable(values: dict[str, Any], draft: Draft) -> None:
-    """Remove values that only a run can tell, and texts where verl has a number."""
+    """Remove values that only a run can tell, and those that verl could not use: a text where it has a number."""
     for name, value in [*values.items()]:
         if unknowns(str(value)):
             draft.differs(f"{name}={shown(value)}: only a run can tell that value. Left at verl's default.")
             del values[name]
     for name, value in [*values.items()]:
-        if name in NUMBERS and not isinstance(value, int | float):
+        fault = _fault_of(name, value)
+        if fault:
+            draft.differs(f"{name}={shown(value)} {fault}: left at verl's default.")
+        if fault or (value is None and name in NUMBERS):
             del values[name]
-            if value is not None:
-                draft.differs(f"{name}={shown(value)} is no number: left at verl's default.")
+
+
+def _fault_of(name: str, value: Any) -> str:
+    """Return why verl could not use a value that a command gives, "" where it could. null is no fault."""
+    if value is None:
+        return ""
+    if name in NUMBERS and not _is_number(value):
+        return "is no number"
+    if name in LISTS_OF_NUMBERS and not (isinstance(value, list) and all(map(_is_number, value))):
+        return "is no list of numbers"
+    if name in FROM_ONE_ON and (value < 1 or value != int(value)):
+        return "is no whole number from 1 on"
+    if isinstance(DEFAULTS.get(name), bool) and isinstance(value, str):
+        return "is neither true nor false"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _delete(name: str, values: dict[str, Any], draft: Draft) -> None:

@@ -13,6 +13,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.fine_tuning import RANKS_OF
 from openrlhf_tir.config.integrations.shared_settings import with_numbers
+from openrlhf_tir.config.integrations.trl_import import FROM_ONE_ON, NUMBERS, WHOLE
 from openrlhf_tir.config.method_summary import method_summary
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.rules import violations_of_fine_tuning
@@ -1471,3 +1472,46 @@ def test_a_get_reward_that_reward_functions_call_is_left_as_it_is(imported):
 def test_what_an_environment_cannot_be_asked_has_a_sentence(imported, rewards, factory):
     _, path, told = imported(OF_ENVIRONMENTS.format(rewards=rewards, weights=None, factory=factory))
     assert "get_reward" in told and "reward" not in tomllib.loads(path.read_text())
+
+
+@pytest.mark.parametrize(("names", "value"), [(NUMBERS, "abc"), (NUMBERS, "nan"), (WHOLE, "1.5"), (FROM_ONE_ON, "0")])
+@pytest.mark.parametrize("trainer", ["GRPO", "SFT"])
+def test_values_that_trl_could_not_use_are_said_and_left_at_its_defaults(imported, trainer, names, value):
+    words = [word for name in sorted(names) for word in (f"--{name}", value)]
+    text = f"from trl import {trainer}Config, {trainer}Trainer\n{trainer}Trainer(model='m', args={trainer}Config())\n"
+    _, path, told = imported(text, *words)
+    assert all(f"{name}=" in told for name in names)
+    _, defaults, _ = imported(text)
+    assert path.read_text().partition("\nrun_dir")[2] == defaults.read_text().partition("\nrun_dir")[2]
+
+
+def test_texts_that_are_numbers_are_read_as_trl_reads_them(imported):
+    _, path, told = imported(SCRIPT.replace("learning_rate=5e-6", 'learning_rate="5e-6"'))
+    assert tomllib.loads(path.read_text())["actor"]["learning_rate"] == 5e-6 and "learning_rate" not in told
+
+
+@pytest.mark.parametrize(
+    ("lora", "rank", "is_said"),
+    [("r=int(os.environ['NO_SUCH'])", 8, True), ("r='x'", 8, True), ("r=0", 8, True), ("r=4", 4, False)],
+)
+def test_a_rank_that_is_not_known_is_said(imported, lora, rank, is_said):
+    _, path, told = imported(SCRIPT.replace("r=16", lora))
+    assert tomllib.loads(path.read_text())["ds"]["lora"]["rank"] == rank
+    assert ("LoRA's r" in told) == is_said
+
+
+def test_a_share_of_the_run_between_checkpoints_is_counted_in_updates(imported):
+    _, path, _ = imported(SCRIPT, "--save_steps", "0.25", "--max_steps", "30")
+    assert tomllib.loads(path.read_text())["ckpt"]["save_steps"] == 8
+    sft = "from trl import SFTConfig, SFTTrainer\nSFTTrainer(model='m', args=SFTConfig(save_steps=0.25))\n"
+    assert "save_steps=0.25" in imported(sft)[2]
+
+
+def test_flags_that_switch_off_and_tables_of_json_are_read_as_by_the_parser(imported):
+    words = ("--no_gradient_checkpointing", "--chat_template_kwargs", '{"enable_thinking": false}')
+    _, path, told = imported(SCRIPT, *words)
+    recipe = tomllib.loads(path.read_text())
+    assert recipe["actor"]["gradient_checkpointing_enable"] is False and "no_gradient" not in told
+    assert recipe["data"]["chat_template_options"] == {"enable_thinking": False}
+    declared = SCRIPT.replace("    trainer.train()", "    parser.add_argument('--no_train', action='store_true')")
+    assert "train=False" not in imported(declared, "--no_train")[2]

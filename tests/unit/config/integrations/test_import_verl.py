@@ -13,7 +13,7 @@ from openrlhf_tir.config.integrations.separate_gpus import engines_apart
 from openrlhf_tir.config.integrations.verl_import import import_verl
 from openrlhf_tir.config.integrations.verl_left_out import NEEDS_NOTHING
 from openrlhf_tir.config.integrations.verl_overrides import read_overrides, value_of
-from openrlhf_tir.config.integrations.verl_settings import DEFAULTS, ROLLOUT
+from openrlhf_tir.config.integrations.verl_settings import DEFAULTS, FROM_ONE_ON, NUMBERS, ROLLOUT
 from openrlhf_tir.config.method_summary import method_summary
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import attempt, load
@@ -544,3 +544,26 @@ def test_what_is_trained_is_said_in_the_words_of_a_run(tmp_path, capsys):
     assert main(["import-verl", "--out", str(out), "--", *GRPO]) == 0
     summary = method_summary(load(str(out), {}))
     assert f"import: {summary}." in capsys.readouterr().err.splitlines()
+
+
+BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
+
+
+@pytest.mark.parametrize(
+    ("names", "value"),
+    [(NUMBERS, "abc"), (NUMBERS, "1e999"), (FROM_ONE_ON, "0"), (FROM_ONE_ON, "1.5"), (BOOLEANS, "maybe")],
+)
+def test_values_that_verl_could_not_use_are_said_and_left_at_its_defaults(names, value):
+    made = recipe(*GRPO, *(f"{name}={value}" for name in sorted(names)))
+    for name in names:
+        assert any(sentence.startswith(f"{name}={value_of(value)} is ") for sentence in made.draft.differences), name
+    given = [word for word in GRPO if word.partition("=")[0] not in names]
+    assert made.draft.settings == settings(*given)
+
+
+def test_lists_with_what_is_no_number_and_a_penalty_without_a_length_are_said():
+    buffer = "reward_model.reward_kwargs.overlong_buffer_cfg"
+    made = recipe(*GRPO, f"+{buffer}.enable=True", "actor_rollout_ref.actor.optim.betas=[0.9,b]")
+    assert made.draft.settings == settings(*GRPO)
+    for name in (f"{buffer}.len", "optim.betas"):
+        assert any(name in sentence for sentence in made.draft.differences)
