@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
 
 import aiohttp
 from pydantic import ValidationError
@@ -20,7 +19,14 @@ from env_servers.admission import CapacityFull
 
 from .limits import Limits
 from .observation import MEMORY_LIMIT
-from .run_code import MIN_MEMORY_MB, MIN_TIMEOUT_S, OUTPUT_LIMIT, CommandRunResult, RunCodeReply, RunCodeRequest
+from .run_code import (
+    MIN_MEMORY_MB,
+    MIN_TIMEOUT_S,
+    OUTPUT_LIMIT,
+    RunCodeReply,
+    RunCodeRequest,
+    parse_run_status,
+)
 from .sandbox import Execution, Killed, Sandbox, SandboxError, Snippet
 
 GRACE_S = 5.0
@@ -65,14 +71,7 @@ class FusionSandbox(Sandbox):
             files={path: base64.b64encode(content).decode() for path, content in snippet.files.items()},
             fetch_files=list(snippet.fetch),
         )
-        reply = await self._post(request, limits)
-        if reply.run_result is None or reply.status == "SandboxError":
-            raise SandboxError(f"{self.url} failed: {reply.message or 'no reason given'}")
-        try:
-            files = {path: base64.b64decode(content) for path, content in reply.files.items()}
-        except (binascii.Error, ValueError) as e:
-            raise SandboxError(f"{self.url} sent a file that is not base64: {e}") from None
-        return _execution(reply.run_result, files, limits)
+        return execution_of(await self._post(request, limits), limits, self.url)
 
     async def _post(self, request: RunCodeRequest, limits: Limits) -> RunCodeReply:
         """Send a request and return the reply, checked. Raises SandboxError, and CapacityFull if the server is full."""
@@ -113,18 +112,33 @@ class FusionSandbox(Sandbox):
             self._http = None
 
 
-def _execution(result: CommandRunResult, files: Mapping[str, bytes], limits: Limits) -> Execution:
-    """Return the result of the server as an Execution, with its output cut to the limits."""
+def execution_of(reply: RunCodeReply, limits: Limits, url: str) -> Execution:
+    """Return the Execution that a server's reply reports, with its output cut to the limits.
+
+    Raises:
+        SandboxError: The server could not run the code, whatever status its reply has. `url` names it in the message.
+    """
+    result = reply.run_result
+    status, reason = parse_run_status(reply.compile_result, result)
+    if result is None or "SandboxError" in (status, reply.status):
+        raise SandboxError(f"{url} failed: {reply.message or reason or 'no reason given'}")
+    try:
+        files = {path: base64.b64decode(content) for path, content in reply.files.items()}
+    except (binascii.Error, ValueError) as e:
+        raise SandboxError(f"{url} sent a file that is not base64: {e}") from None
     stdout = (result.stdout or "").encode("utf-8", "surrogatepass")
     stderr = (result.stderr or "").encode("utf-8", "surrogatepass")
     killed: Killed | None = "time_limit" if result.status == "TimeLimitExceeded" else None
     last_line = (result.stderr or "").rstrip().rpartition("\n")[2]
     if result.return_code == -9:
         killed = _KILLED.get(last_line)
+    return_code = result.return_code
+    if return_code is None:  # not every server sends it; the status says whether the code failed
+        return_code = int(reply.status != "Success")
     return Execution(
         stdout=stdout[: limits.keep_bytes],
         stderr=stderr[: limits.keep_bytes],
-        return_code=None if killed else result.return_code,
+        return_code=None if killed else return_code,
         seconds=result.execution_time or 0.0,
         compiled=not _is_syntax_error(result.stderr or "", last_line),
         killed=killed,

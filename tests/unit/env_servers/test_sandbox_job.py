@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
-from env_servers.python_tir.fusion_backend import _execution
+from env_servers.python_tir.env import judge
+from env_servers.python_tir.fusion_backend import execution_of
 from env_servers.python_tir.isolation.job import unpack
 from env_servers.python_tir.limits import Limits
-from env_servers.python_tir.run_code import CommandRunResult, command_result, parse_run_status
-from env_servers.python_tir.sandbox import FETCH_BYTES, Execution
+from env_servers.python_tir.run_code import CommandRunResult, RunCodeReply, command_result, parse_run_status
+from env_servers.python_tir.sandbox import FETCH_BYTES, Execution, SandboxError
 
 
 @pytest.fixture
@@ -91,10 +92,15 @@ def test_a_call_may_take_longer_and_print_more_but_never_more_memory():
     assert limits.for_call(None, 200, None).memory_bytes == 200
 
 
+def read(status: str, /, **result: object) -> Execution:
+    """Return what the client of a SandboxFusion server reads of its reply."""
+    return execution_of(RunCodeReply(status=status, message="", run_result=result), Limits(), "http://there")
+
+
 @pytest.mark.parametrize("killed", ["memory", "output_flood", "time_limit", None])
 def test_the_reason_why_an_execution_ended_survives_the_api(killed):
     e = Execution(b"out", b"err", None if killed else 1, 0.5, killed=killed)
-    back = _execution(CommandRunResult.model_validate_json(command_result(e).model_dump_json()), {}, Limits())
+    back = read("Failed", **CommandRunResult.model_validate_json(command_result(e).model_dump_json()).model_dump())
     assert (back.killed, back.stdout, back.return_code, back.seconds) == (killed, b"out", e.return_code, 0.5)
     assert parse_run_status(None, command_result(e)) == ("Failed", "")
 
@@ -109,6 +115,16 @@ def test_the_reason_why_an_execution_ended_survives_the_api(killed):
     ],
 )
 def test_a_syntax_error_without_a_traceback_did_not_compile(stderr, compiled):
-    assert (
-        _execution(CommandRunResult(status="Finished", return_code=1, stderr=stderr), {}, Limits()).compiled is compiled
-    )
+    assert read("Failed", status="Finished", return_code=1, stderr=stderr).compiled is compiled
+
+
+@pytest.mark.parametrize(("status", "outcome", "text"), [("Success", "ok", "1\n"), ("Failed", "model_error", "e\n")])
+def test_without_a_return_code_the_status_says_whether_the_code_failed(status, outcome, text):
+    step = judge(read(status, status="Finished", stdout="1\n", stderr="e\n"))
+    assert (step.outcome, step.observation) == (outcome, text)
+
+
+@pytest.mark.parametrize("status", ["Success", "Failed", "SandboxError"])
+def test_a_command_that_the_server_could_not_run_is_its_failure_whatever_its_status(status):
+    with pytest.raises(SandboxError, match="http://there failed: no fork"):
+        read(status, status="Error", stderr="no fork")
