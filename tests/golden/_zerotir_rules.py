@@ -1,4 +1,4 @@
-"""Rules of ZeroTIR's code that no reward, filter or environment here uses. The rows hold their values beside ours."""
+"""Rules of ZeroTIR's code, most of which nothing in the product uses. The rows hold their values beside ours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
+from env_servers.python_tir.env import judge
+from env_servers.python_tir.fusion_backend import execution_of
+from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.observation import clean_traceback
+from env_servers.python_tir.run_code import RunCodeReply
+from env_servers.python_tir.sandbox import SandboxError
 from openrlhf_tir.rewards.checking.code_text import PYTHON_BLOCK
 
 _RUN = re.compile(r"```python.*?```output", re.DOTALL)
@@ -14,20 +21,19 @@ MAX_REPEATNESS = 0.05
 
 
 def observation_of_reply(reply: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return the observation and the error flag of a SandboxFusion `/run_code` reply, as ZeroTIR's client reads it.
+    """Return the observation and the error flag of a SandboxFusion `/run_code` reply.
 
-    Returns:
-        The observation, None if the reply has no result; and 1 if the code failed or did not finish, else 0. As in the
-            reference, the status "SandboxError" beside a finished run counts as no error.
+    They are the environment's, except for a server that could not run the code. Here that fails the sample; the
+    reference shows the model what there is, None if the reply has no result, and counts no error where the status is
+    "SandboxError" beside a finished run.
     """
-    run = reply.get("run_result")
-    if not run:
-        return None, 1
-    if run.get("status") != "Finished":
-        return run.get("status"), 1
-    if reply.get("status") == "Success":
-        return run.get("stdout", ""), 0
-    return clean_traceback(run.get("stderr") or ""), int(reply.get("status") == "Failed")
+    try:
+        step = judge(execution_of(RunCodeReply.model_validate({"message": ""} | dict(reply)), Limits(), "the server"))
+    except (SandboxError, ValidationError):
+        run = reply.get("run_result") or {}
+        finished = run.get("status") == "Finished"
+        return clean_traceback(run.get("stderr") or "") if finished else run.get("status"), int(not finished)
+    return step.observation, int(step.outcome != "ok")
 
 
 def block_pattern_score(text: str) -> float:

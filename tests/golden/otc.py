@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from openrlhf_tir.evaluation.items import Item
+from openrlhf_tir.evaluation.scores.figures import figures
 from openrlhf_tir.rewards import otc
 
 from ._compare import mismatches
@@ -24,17 +24,33 @@ def _group(row: dict) -> list[str]:
     return mismatches({**got._asdict(), "new_stored_optimal_n": got.n}, row["expected"])
 
 
-def _productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, float | None]:
-    """Return the paper's metrics: EM, calls per question (TC) and correct answers per call (TP; None without calls)."""
-    return {
-        "EM": sum(correct) / len(correct),
-        "TC": sum(calls) / len(calls),
-        "TP": sum(correct) / sum(calls) if sum(calls) else None,
-    }
+def _metrics(row: dict) -> list[str]:
+    """Compare the figures of an evaluation with one sample of each question."""
+    empty = {"suite": "", "row": "", "kind": "", "env": "", "prompt": "", "label": ""}
+    items = [
+        Item(
+            index=index,
+            correct=[bool(correct)],
+            answers=[None],
+            calls=[calls],
+            calls_ok=[calls],
+            used_code=[calls > 0],
+            response_tokens=[0],
+            model_tokens=[0],
+            truncated=[False],
+            **empty,
+        )
+        for index, (correct, calls) in enumerate(zip(row["correct"], row["calls"], strict=True))
+    ]
+    got = figures(items, 1)
+    tools = got["tools"]
+    return mismatches(
+        {"EM": got["avg@1"][0], "TC": tools["calls"][0], "TP": tools["tool_productivity"][0]}, row["expected"]
+    )
 
 
 KINDS = {
     "otc_ppo_single": _single,
     "otc_grpo_group": _group,
-    "metrics": lambda row: mismatches(_productivity(row["correct"], row["calls"]), row["expected"]),
+    "metrics": _metrics,
 }
