@@ -114,7 +114,6 @@ async def trained(actor, python, example, key, tmp_path):
 
 @pytest.mark.parametrize("example", SDKS)
 async def test_an_example_takes_tasks_and_what_its_sdk_asked_for_is_trained(actor, python, example, tmp_path):
-    assert len((EXAMPLES / f"{example}.py").read_text().splitlines()) <= 30
     await trained(actor, python, example, GroupKey(0, list(SDKS).index(example)), tmp_path)
 
 
