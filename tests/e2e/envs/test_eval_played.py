@@ -105,7 +105,7 @@ def evaluated(directory, *words, name, kept="run/eval"):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads((directory / "out.json").read_text())["suites"][name]
     items = [json.loads(line) for line in (directory / f"{kept}/{name}/items.jsonl").read_text().splitlines()]
-    return done.stdout, found, items
+    return done.stdout + done.stderr, found, items
 
 
 def pass_hat(items, k):
@@ -145,7 +145,16 @@ def test_the_help_desk_is_played_by_the_file_and_out_of_the_box(tmp_path):
     said, _, items = evaluated(tmp_path, *words, name="tau_like")
     assert re.search(r"\b4 \w+ 6\b", said) and len(items) == 6 and path.read_text().splitlines()[:4] == lines[:4]
 
-    tool = ("--env.protocol", "tool", "--rollout.max_new_tokens", "16", "--eval.n_samples_per_prompt", "1")
+    tool = (
+        "--env.protocol",
+        "tool",
+        "--env.options",
+        "user=true",
+        "--rollout.max_new_tokens",
+        "16",
+        "--eval.n_samples_per_prompt",
+        "1",
+    )
     _, found, _ = evaluated(tmp_path, "--suite", "tau_like", *tool, "--items", "made", name="tau_like", kept="made")
     assert (found["problems"], found["rows"], found["published"], found["failed"]) == (48, 48, 48, 0)
     assert found["avg@1"][0] == 0 and len(found["kinds"]) == 8, "a model without training writes noise, which is wrong"

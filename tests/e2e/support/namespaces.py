@@ -30,6 +30,8 @@ exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin $(cat
     nsenter --target "$(cat {pids}/"$host")" --mount --uts --net -- bash -c "$*"
 """
 NO_ENV: Mapping[str, str] = {}
+EVERY_NODE = {"RAY_worker_niceness": "0"}
+"""Ray makes its processes nice, and what else runs on this machine would leave them nothing."""
 
 
 def missing() -> str | None:
@@ -132,7 +134,7 @@ def two_nodes(
     nodes = []
     try:
         for i, name in enumerate(("node-a", "node-b"), 1):
-            own, env = (unshared, env_b) if i == 2 else ((), NO_ENV)
+            own, env = (unshared, EVERY_NODE | env_b) if i == 2 else ((), EVERY_NODE)
             nodes.append(_node(name, f"10.77.0.{i}", bin_dir, [*keep, directory], own, env))
             (pids / name).write_text(str(nodes[-1].pid))
             (pids / f"{name}.env").write_text(" ".join(f"{key}={value}" for key, value in env.items()))
