@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Logger, LoggerWandb
+from ..errors import Unavailable
 from ..telemetry.metrics import Sink
 from .tags import tag
 
@@ -37,13 +38,18 @@ def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any]) -> list
         run_dir: The run directory.
         logger: The [logger] section.
         config: The configuration, which the mirrors show as hyper-parameters.
+
+    Raises:
+        Unavailable: A tracker cannot be started now.
     """
     mirrors = []
     if logger.tensorboard_dir:
         directory = Path(run_dir) / logger.tensorboard_dir
-        mirrors.append(Mirror("TensorBoard", lambda: TensorBoardSink(directory, config)))
+        remedy = "Give logger.tensorboard_dir a directory that takes files, or set it to unset"
+        mirrors.append(Mirror("TensorBoard", lambda: TensorBoardSink(directory, config), remedy))
     if logger.wandb.key:
-        mirrors.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config)))
+        remedy = "Let this machine reach wandb's server, correct logger.wandb, or set logger.wandb.key to 'offline'"
+        mirrors.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config), remedy))
     return mirrors
 
 
@@ -58,13 +64,29 @@ class Mirror:
         lost: Number of rows that the sink did not get.
     """
 
-    def __init__(self, name: str, make: Callable[[], Sink], clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, name: str, make: Callable[[], Sink], remedy: str = "", clock: Callable[[], float] = time.monotonic
+    ):
+        """Make the sink.
+
+        Args:
+            name: Name of the sink, for messages.
+            make: Makes the sink, again after each failure.
+            remedy: What to do if it cannot be made now, as a sentence without its full stop.
+            clock: Returns seconds.
+
+        Raises:
+            Unavailable: It cannot be made.
+        """
         self.name = name
         self.lost = 0
         self._make = make
         self._clock = clock
         self._retry_at = 0.0
-        self._sink: Sink | None = make()
+        try:
+            self._sink: Sink | None = make()
+        except Exception as error:  # The client of a third party's service may raise anything.
+            raise Unavailable(f"{name} does not start ({type(error).__name__}: {error}). {remedy}.") from error
         self._was_reported = False
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

@@ -3,7 +3,10 @@
 import sys
 import threading
 
+import pytest
+
 from openrlhf_tir.config import Logger, LoggerWandb
+from openrlhf_tir.errors import Unavailable
 from openrlhf_tir.observability import sinks
 from openrlhf_tir.observability.sinks import Mirror, mirrors_of
 from openrlhf_tir.telemetry import metrics
@@ -33,6 +36,16 @@ def test_a_mirror_that_fails_is_said_once_made_anew_later_and_its_lost_rows_are_
         mirror.log(step, {})
     assert (len(made), rows, mirror.lost) == (2, [3], 2)
     assert len(caplog.records) == 1 and "TensorBoard" in caplog.text
+
+
+def test_a_tracker_that_no_node_of_the_cluster_reaches_is_said_with_its_remedy(tmp_path, monkeypatch):
+    class Unreachable(FakeWandb):
+        def init(self, **kwargs):
+            raise RuntimeError("Run initialization has timed out after 90.0 sec")
+
+    monkeypatch.setitem(sys.modules, "wandb", Unreachable())
+    with pytest.raises(Unavailable, match=r"after 90\.0 sec.*logger\.wandb\.key.*'offline'"):
+        log_of(tmp_path, Logger(tensorboard_dir=None, wandb=LoggerWandb(key="env")))
 
 
 def test_a_mirror_that_does_not_close_keeps_no_run_from_its_end(monkeypatch, caplog):
