@@ -4,6 +4,7 @@
 #   TIR_ENV_TOKEN=... start_env_servers.sh -n 4 -h 10.0.0.5 -- --workers 8 --code-timeout 20   (env.code_timeout_s of the run: another one is refused)
 #   start_env_servers.sh -e own -- shop.py:price --name shop                                   (your own class or functions: what would be env.file)
 # They listen on PORT (8100) and the ports after it; -p 0: on free ones. --workers is how many actions each runs at once, about its share of the cores.
+# 0.0.0.0 listens on all networks, and the URLs name this machine's first address.
 # A HOST other than loopback needs a bearer token in $TIR_ENV_TOKEN, the same for the run.
 # With --ray they are copies under Ray Serve, on the nodes of $RAY_ADDRESS or of a cluster of their own, behind one URL (port PORT, 8000); Serve replaces
 # those that die.
@@ -48,6 +49,9 @@ if name not in SERVERS and not (name.isidentifier() and find_spec(module) and fi
 print(module)
 PY
 ) || exit 2
+named=$host # in URLs
+case $host in 0.0.0.0 | ::) named=$(hostname -I | grep -oE '[0-9]+(\.[0-9]+){3}' | head -n 1) || named=$host ;; esac
+[[ $named != *:* ]] || named="[$named]"
 ports=$(mktemp -d)
 pids=()
 # shellcheck disable=SC2329 # called by the trap
@@ -78,7 +82,7 @@ for ((i = 0; i < count; i++)); do
         ((SECONDS < deadline)) || { echo "Server $i of env '$env' did not answer within 300 s." >&2; exit 1; }
         sleep 0.2
     done
-    urls+=("http://$host:$(<"$ports/$i")")
+    urls+=("http://$named:$(<"$ports/$i")")
 done
 (IFS=, && echo "${urls[*]}" && echo "$count server(s) of env '$env' are up. Train with --env.url ${urls[*]}" >&2)
 wait -n "${pids[@]}" || true

@@ -64,6 +64,13 @@ def check_envs(
     return facts
 
 
+def _names_this_node(url: str) -> bool:
+    """Return True for a URL on loopback, or on an address that stands for all of a node: every node takes it for its
+    own."""
+    host = urlsplit(url).hostname or ""
+    return host in (*LOOPBACK, "0.0.0.0", "::") or host.startswith("127.")
+
+
 def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0, *, learner: bool = True) -> list[str]:
     """Check the servers of one environment and return facts.
 
@@ -73,10 +80,10 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     reason = engines_elsewhere(cfg, machine, learner=learner)
     if e.urls:
         facts = [_check_server(cfg, e, url, wait_s) for url in e.urls]
-        if reason and any(urlsplit(url).hostname in LOOPBACK for url in e.urls):
+        if reason and any(map(_names_this_node, e.urls)):
             facts.append(
-                f"{e.section}.url is on loopback, where no other node reaches it, and engines will be on other nodes"
-                f" ({reason}): start the server with -h ADDRESS, and give that address"
+                f"{e.section}.url is on loopback or 0.0.0.0, where no other node reaches it, and engines will be on"
+                f" other nodes ({reason}): start the server with -h ADDRESS, and give that address"
             )
         return facts
     server_module(e)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from env_servers.echo.__main__ import main as echo
+from env_servers.launch import TOKEN_ENV
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 
 from ...free_port import free_port
@@ -172,6 +173,27 @@ async def test_the_start_scripts_servers_are_on_consecutive_ports():
     port = free_ports(2)
     async with started("-n", "2", "-e", "echo", "-p", str(port)) as urls:
         assert urls == [f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}"]
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("0.0.0.0", r"http://(?!0\.0)[0-9]+(\.[0-9]+){3}:[0-9]+"), ("::1", r"http://\[::1\]:[0-9]+")]
+)
+async def test_the_start_scripts_urls_are_those_by_which_a_client_reaches_its_servers(monkeypatch, host, url):
+    if ":" in host and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    monkeypatch.setenv(TOKEN_ENV, "secret")
+    async with started("-h", host, "-e", "echo", "-p", "0") as (printed,):
+        assert re.fullmatch(url, printed)
+        async with EnvClient({"echo": [printed]}, token="secret") as client, client.session("echo", {}) as session:
+            await session.reset()
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("port", ["65535", "70000", "-1", "x"])

@@ -180,9 +180,11 @@ def test_a_command_that_trains_nothing_has_engines_alone(ready, monkeypatch):
         check(load(None, {**ready, **overrides, "vllm.num_engines": 5}), machine=GPUS, training=False)
 
 
-def test_a_server_on_loopback_is_told_where_engines_are_on_other_nodes(ready, env_server, monkeypatch):
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_server_on_loopback_is_told_where_engines_are_on_other_nodes(ready, env_server, monkeypatch, host):
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    overrides = {**ready, "env.url": env_server.url, "ds.attn_implementation": "flash_attention_2"}
+    url = env_server.url.replace("127.0.0.1", host)
+    overrides = {**ready, "env.url": url, "ds.attn_implementation": "flash_attention_2"}
 
     def told(engines):
         facts = check(load(None, {**overrides, "vllm.num_engines": engines}), machine=GPUS)
