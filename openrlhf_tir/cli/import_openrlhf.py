@@ -12,7 +12,7 @@ from ..config.integrations.openrlhf_import import Imported, Source, import_train
 from ..config.integrations.openrlhf_sft import import_train_sft
 from ..config.integrations.recipe_draft import Draft
 from ..config.integrations.rehearsal import rehearse
-from ..config.integrations.script_call import Call, gpus_of_launcher
+from ..config.integrations.script_call import Call, devices_of_launcher
 from ..data.chat_template import special_texts_of
 from .exit_codes import NO
 from .imports import (
@@ -75,7 +75,8 @@ def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[I
     """Return the recipe of one command, as settings and as text."""
     cut = rehearse if rehearsal else None
     if call.program == "train_sft":
-        imported = import_train_sft(call.words, source, gpus_of_launcher(call.launcher), cut)
+        devices = devices_of_launcher(call.launcher)
+        imported = import_train_sft(call.words, source, devices, cut)
     else:
         imported = import_train_ppo(call.words, source, rows_of, cut, is_rendered)
     draft = imported.draft

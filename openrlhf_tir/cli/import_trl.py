@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..config.integrations.bash_script import read_script, readable
+from ..config.integrations.bash_script import Command, read_script, readable
 from ..config.integrations.recipe_draft import checked, checked_fine_tuning
 from ..config.integrations.rehearsal import rehearse
-from ..config.integrations.script_call import gpus_of_launcher
+from ..config.integrations.script_call import Call, Devices, devices_of_launcher, is_launched
 from ..config.integrations.separate_gpus import FILES_OF_THE_USER, say_turns
 from ..config.integrations.shared_settings import existing_path
 from ..config.integrations.trl_import import import_trl
@@ -18,7 +19,9 @@ from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_scrip
 from ..config.integrations.trl_sft import import_trl_sft
 from ..errors import ConfigError
 from .imports import (
+    add_number,
     add_script_arguments,
+    chosen_command,
     count_rows,
     first_rows,
     give_recipe,
@@ -27,6 +30,8 @@ from .imports import (
     script_words,
 )
 
+_OF_TRL = re.compile(r"(?:.*/)?trl[./]scripts[./](grpo|rloo|sft)(?:\.py)?")
+"""TRL's own scripts, which its commands start."""
 EXAMPLES = """example
   openrlhf-tir import-trl train_grpo.py --out my_run/grpo.toml
       my_run/grpo.toml and beside it my_run/grpo_functions.py, with the script's reward functions and tools
@@ -48,9 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_script_arguments(parser, EXAMPLES, words, "the recipe [NAME-OF-THE-SCRIPT.toml]")
     parser.usage = (
-        "%(prog)s [--out FILE] [--gpus N] [--rehearse] [--force] SCRIPT.py [FLAGS OF THE SCRIPT...]\n"
+        "%(prog)s [--out FILE] [--gpus N] [--number N] [--rehearse] [--force] SCRIPT.py [FLAGS OF THE SCRIPT...]\n"
         "                                [--run [FLAGS...]]"
     )
+    add_number(parser)
     parser.add_argument(
         "--gpus", type=int, metavar="N", help="devices that the script ran on [what a bash script says, or 1]"
     )
@@ -61,11 +67,26 @@ def run(args: argparse.Namespace) -> int:
     if not name:
         raise ConfigError("Nothing to import. Give a script: openrlhf-tir import-trl SCRIPT.py")
     path = Path(name)
+    devices: Devices | None = Devices()
     if path.suffix in (".sh", ".bash", ".slurm", ".sbatch"):
-        script, path, gpus = _from_bash(path, words)
+        started = _from_bash(path, words)
+        chosen = chosen_command(args.number, [call for call, _, _ in started])
+        script, path = next((script, path) for call, script, path in started if call is chosen)
+        if is_launched(chosen.launcher):
+            devices = devices_of_launcher(chosen.launcher, (Path(), Path(name).parent))
+    elif args.number != 1:
+        raise ConfigError(f"--number {args.number}: {name} is no bash script, and one command. Leave --number out.")
     else:
-        script, gpus = read_trl_script(path, words), None
-    gpus = args.gpus or gpus or 1
+        script = read_trl_script(path, words)
+    if args.gpus:
+        devices = Devices(per_node=args.gpus)
+    elif devices is None:
+        say(
+            "how many devices the launcher starts processes on only its machine knows (accelerate's configuration,"
+            " --nproc_per_node=gpu): 1 is taken, by which per_device_train_batch_size is multiplied. Import with"
+            " --gpus N"
+        )
+        devices = Devices()
     args.out = args.out or f"{path.stem}.toml"
     out = Path(args.out)
     functions, rows_file = f"{out.stem}_functions.py", f"{out.stem}_rows.jsonl"
@@ -73,10 +94,10 @@ def run(args: argparse.Namespace) -> int:
     rows = str((out.parent / rows_file).absolute())
     if script.trainer == "SFTTrainer":
         command = "sft"
-        recipe = import_trl_sft(script, path.stem, rows, gpus)
+        recipe = import_trl_sft(script, path.stem, rows, devices)
     else:
         command = "train"
-        recipe = import_trl(script, path.stem, functions, rows, gpus, count_rows, first_rows)
+        recipe = import_trl(script, path.stem, functions, rows, devices, count_rows, first_rows)
     if args.rehearse:
         rehearse(recipe.draft)
     if command == "sft":
@@ -94,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     return give_recipe(args, imported, text, command, files)
 
 
-def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int | None]:
+def _from_bash(path: Path, words: Sequence[str]) -> list[tuple[Call, TrlScript, Path]]:
     """Return what a bash script starts: `accelerate launch train.py --flags`, or `trl grpo --flags`.
 
     Args:
@@ -102,8 +123,8 @@ def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int |
         words: Its arguments.
 
     Returns:
-        The trainer's arguments, the Python script (the bash script for a command of TRL's), and the number of processes
-        that the launcher starts; None where it does not say.
+        For each command that trains the command, the trainer's arguments, and the Python script (the bash script for a
+        command of TRL's).
 
     Raises:
         ConfigError: It cannot be read, or starts none of TRL's trainers.
@@ -112,25 +133,52 @@ def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int |
     for note in read.notes:
         say(note)
     failed: ConfigError | None = None
+    found: dict[tuple[str, ...], tuple[Call, TrlScript, Path]] = {}
     for command in read.commands:
-        flags = [readable(word) for word in command.words]
-        for i, word in enumerate(flags):
-            if Path(word).name == "trl" and flags[i + 1 : i + 2] and flags[i + 1] in COMMANDS:
-                text, behind = text_of_command(flags[i + 1]), flags[i + 2 :]
-                return read_trl_text(text, path, behind), path, gpus_of_launcher(behind)
-            if not word.endswith(".py"):
-                continue
-            file = existing_path(word, (Path(), path.parent))
-            if file is None:
-                continue
-            try:
-                return read_trl_script(file, flags[i + 1 :]), file, gpus_of_launcher(flags[:i])
-            except ConfigError as e:
-                failed = e
-            break
+        try:
+            started = _started(command, path, read.files)
+        except ConfigError as e:
+            failed = e
+            continue
+        if started is not None:
+            found.setdefault(command.words, started)
+    if found:
+        return [*found.values()]
     if failed is not None:
         raise failed
     raise ConfigError(
         f"{path} starts no Python script that is on this machine, and no `trl grpo`, `trl rloo` or `trl sft`. Give the"
         " Python script itself, with its flags: openrlhf-tir import-trl train.py --config args.yaml"
     )
+
+
+def _started(command: Command, path: Path, files: Mapping[str, str]) -> tuple[Call, TrlScript, Path] | None:
+    """Return what a command of a bash script trains; None where it starts nothing that may train.
+
+    Args:
+        command: The command.
+        path: The bash script.
+        files: The files that the bash script writes itself.
+
+    Raises:
+        ConfigError: It starts a Python script that makes none of TRL's trainers.
+    """
+    launcher = [readable(word) for word in command.words]
+    for i, word in enumerate(launcher):
+        behind = command.words[i + 1 :]
+        of_trl = _OF_TRL.fullmatch(word)
+        if Path(word).name == "trl" and behind and behind[0] in COMMANDS:
+            call = Call(f"trl {behind[0]}", tuple(launcher), behind[1:], command.line)
+            return call, read_trl_text(text_of_command(behind[0]), path, behind[1:]), path
+        if not word.endswith(".py") and of_trl is None:
+            continue
+        call = Call(word, tuple(launcher[:i]), behind, command.line)
+        text = next((text for name, text in files.items() if Path(name) == Path(word)), None)
+        if text is not None:
+            return call, read_trl_text(text, Path(word), behind), Path(word)
+        file = existing_path(word, (Path(), path.parent))
+        if file is not None:
+            return call, read_trl_script(file, behind), file
+        if of_trl is not None:
+            return call, read_trl_text(text_of_command(of_trl[1]), path, behind), path
+    return None

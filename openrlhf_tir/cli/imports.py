@@ -44,6 +44,11 @@ def add_bash_arguments(parser: argparse.ArgumentParser, project: Project, exampl
         " themselves"
     )
     add_script_arguments(parser, examples, words, "write the recipe there instead of printing it")
+    add_number(parser)
+
+
+def add_number(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that chooses one of a bash script's training commands."""
     parser.add_argument(
         "--number", type=int, default=1, metavar="N", help="which of the script's training commands [1]"
     )

@@ -15,6 +15,7 @@ from .openrlhf_import import same, set_ends_of_schedule, take_checked_values
 from .openrlhf_parsers import TRAIN_SFT
 from .openrlhf_rules import apply_rules_of_sft
 from .recipe_draft import Draft, Imported, checked_fine_tuning
+from .script_call import Devices
 from .shared_settings import say_not_named
 
 LEFT_OUT = {
@@ -35,7 +36,7 @@ NOT_BY_DEFAULT = ("ckpt.load_enable", *IN_RUN_DIR)
 def import_train_sft(
     words: Sequence[str],
     source: Source,
-    gpus: int | None,
+    devices: Devices | None,
     change: Callable[[Draft], None] | None,
 ) -> Imported:
     """Return the recipe of a train_sft command line.
@@ -43,7 +44,7 @@ def import_train_sft(
     Args:
         words: Its flags.
         source: Where it stands.
-        gpus: The GPUs of a node that its launcher was told of.
+        devices: The GPUs that its launcher was told of; None where only its machine knows them.
         change: What is done to the draft before it is checked.
     """
     flags = read_flags(words, TRAIN_SFT, sft=True)
@@ -53,12 +54,14 @@ def import_train_sft(
     given = set(flags.values)
     _set_given(flags, draft)
     _set_defaults(given, draft, is_chat=is_chat)
-    if gpus:
-        draft.set("actor.num_gpus_per_node", gpus, "the launcher's")
+    if devices is not None:
+        draft.set("actor.num_gpus_per_node", devices.per_node, "the launcher's")
+        if devices.nodes > 1:
+            draft.set("actor.num_nodes", devices.nodes, "the launcher's")
     else:
         draft.differs(
             "The launcher is told no number of GPUs, so it takes all that it finds: set actor.num_gpus_per_node to it"
-            " where that is not 8."
+            " where that is not 8, and actor.num_nodes where there are several nodes."
         )
     set_files(draft, source)
     if not draft.settings.get("sft.dataset"):

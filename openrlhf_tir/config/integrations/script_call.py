@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from .shared_settings import existing_path, yaml_table
+
+_OF_ACCELERATE = ("accelerate", "accelerate.commands.launch", "trl")
+"""Launchers that count the processes of all nodes."""
+_LAUNCHERS = (*_OF_ACCELERATE, "torchrun", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
+_NODES = ("__num_machines", "__nnodes", "__num_nodes")
+"""Flags of launchers for the number of nodes."""
+_CONFIGS = ("__config_file", "__accelerate_config")
+"""Flags of accelerate and of TRL's commands for a file with the numbers of both."""
+_CONFIGS_OF_TRL = {"single_gpu": 1} | dict.fromkeys(("multi_gpu", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"), 8)
+"""Configurations of accelerate that TRL brings along -> their processes, all on one node."""
 _PROCESSES = ("__nproc_per_node", "__num_gpus", "__num_processes")
 """Flags of launchers for the processes of a node; some are written with dashes."""
 _INCLUDED = ("__include", "_i")
@@ -26,17 +39,71 @@ class Call:
     """Why it becomes no recipe; empty where it becomes one."""
 
 
+class Devices(NamedTuple):
+    """The GPUs that a launcher was told of.
+
+    Attributes:
+        nodes: Their nodes.
+        per_node: The GPUs of each.
+    """
+
+    nodes: int = 1
+    per_node: int = 1
+
+
+def is_launched(words: Sequence[str]) -> bool:
+    """Return True if a launcher that starts several processes is among the words."""
+    return any(Path(word).name in _LAUNCHERS for word in words)
+
+
+def devices_of_launcher(words: Sequence[str], directories: Iterable[Path] = ()) -> Devices | None:
+    """Return the GPUs that a launcher was told of, by flags or by accelerate's file; None where only its machine knows
+    them.
+
+    Args:
+        words: The launcher with its flags.
+        directories: Where the path of accelerate's file may begin, the likeliest first.
+    """
+    table: dict[str, Any] = {}
+    if config := _value_of(_CONFIGS, words):
+        path = existing_path(config, directories)
+        table = {"num_processes": _CONFIGS_OF_TRL.get(config)} if path is None else yaml_table(path)
+    nodes = _whole(_value_of(_NODES, words) or table.get("num_machines") or nodes_included(words))
+    per_node = gpus_of_launcher(words)
+    is_accelerate = any(Path(word).name in _OF_ACCELERATE for word in words)
+    if per_node is None and _value_of(_PROCESSES, words) is None:
+        per_node = _whole(table.get("num_processes"))
+    if nodes is None or per_node is None:
+        return None
+    return Devices(nodes, per_node // nodes or 1 if is_accelerate else per_node)
+
+
 def gpus_of_launcher(words: Sequence[str]) -> int | None:
-    """Return the number of processes per node that a launcher was told; None if it was told none."""
+    """Return the number of processes that a launcher was told; None if it was told none, or no number."""
+    if (text := _value_of(_PROCESSES, words)) is not None:
+        return _whole(text)
+    included = _value_of(_INCLUDED, words)
+    return None if included is None else _slots_of_a_node(included)
+
+
+def nodes_included(words: Sequence[str]) -> int:
+    """Return the number of nodes that deepspeed's --include names; 1 without it."""
+    return len((_value_of(_INCLUDED, words) or "").split("@"))
+
+
+def _value_of(names: Sequence[str], words: Sequence[str]) -> str | None:
+    """Return the value of the first flag with one of some names, dashes written as underscores; None without one."""
     for i, word in enumerate(words):
         name, equals, value = word.partition("=")
-        name = name.replace("-", "_")
-        text = value if equals else "".join(words[i + 1 : i + 2])
-        if name in _PROCESSES:
-            return int(text) if text.isdecimal() and int(text) else None
-        if name in _INCLUDED:
-            return _slots_of_a_node(text)
+        if name.replace("-", "_") in names:
+            return value if equals else "".join(words[i + 1 : i + 2])
     return None
+
+
+def _whole(value: Any) -> int | None:
+    """Return a number from 1 on, given as such or as text; None for anything else."""
+    text = str(value)
+    return int(text) if text.isdecimal() and int(text) else None
 
 
 def _slots_of_a_node(text: str) -> int | None:

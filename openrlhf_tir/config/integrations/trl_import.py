@@ -19,6 +19,7 @@ from .python_script.copied_code import code_of
 from .python_script.dataset import dataset_of
 from .python_script.values import UNKNOWN, SourceReader
 from .recipe_draft import Copied, Draft, copy, if_set
+from .script_call import Devices
 from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, say_wide_clip, set_no_tool, set_run_dir, set_tools
 from .trl_left_out import account_for_unread, needs_nothing
 from .trl_optimizer import DEFAULTS as OPTIMIZER_DEFAULTS
@@ -199,7 +200,7 @@ def import_trl(
     name: str,
     code_file: str,
     rows_file: str,
-    gpus: int,
+    devices: Devices,
     rows_of: Callable[[Sequence[str]], int | None],
     first_rows: Callable[[Sequence[str]], Sequence[Mapping[str, Any]]],
 ) -> TrlRecipe:
@@ -209,7 +210,7 @@ def import_trl(
         name: The script's name, for the run directory.
         code_file: The file that the recipe names for functions of the script.
         rows_file: The same for rows that the script itself makes.
-        gpus: Devices, by which per_device_train_batch_size is multiplied.
+        devices: The devices, by which per_device_train_batch_size is multiplied.
         rows_of: The number of rows of some files; None where they are not here.
         first_rows: The first rows of some files, as far as they are here.
     """
@@ -223,7 +224,7 @@ def import_trl(
     files = [str(draft.settings["data.prompt_dataset"])]
     _set_template(draft, recipe.rows or first_rows(files))
     rows = len(recipe.rows) or rows_of(files)
-    _numbers(draft, trl, gpus, rows)
+    _numbers(draft, trl, devices.nodes * devices.per_node, rows)
     if rloo:
         _method_of_rloo(draft, trl)
     else:
@@ -231,7 +232,7 @@ def import_trl(
     copy(COPIED, trl, draft)
     draft.set("filter.names", [], "TRL trains every group")
     draft.set("pipeline.mode", "sync", "TRL samples, then trains")
-    _placement(draft, trl, gpus)
+    _placement(draft, trl, devices)
     set_run_dir(draft, name)
     set_outputs(draft, trl)
     if script.trainer not in ("GRPOTrainer", "RLOOTrainer"):
@@ -588,10 +589,16 @@ def set_outputs(draft: Draft, trl: TrlArguments) -> None:
             )
 
 
-def _placement(draft: Draft, trl: TrlArguments, gpus: int) -> None:
+def set_ranks(draft: Draft, devices: Devices) -> None:
+    """Set a learner rank for each device."""
+    draft.set("actor.num_nodes", devices.nodes)
+    draft.set("actor.num_gpus_per_node", devices.per_node, "--gpus")
+
+
+def _placement(draft: Draft, trl: TrlArguments, devices: Devices) -> None:
     """A learner rank for each device, and engines on the same ones unless TRL's vLLM was a server."""
-    draft.set("actor.num_nodes", 1)
-    draft.set("actor.num_gpus_per_node", gpus, "--gpus")
+    gpus = devices.nodes * devices.per_node
+    set_ranks(draft, devices)
     draft.set("vllm.num_engines", gpus)
     if trl("use_vllm") and trl("vllm_mode") == "server":
         draft.differs(

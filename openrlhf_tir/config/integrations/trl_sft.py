@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .recipe_draft import Draft
+from .script_call import Devices
 from .shared_settings import set_run_dir
 from .trl_import import (
     TrlArguments,
@@ -12,6 +13,7 @@ from .trl_import import (
     say_what_is_left,
     set_model,
     set_outputs,
+    set_ranks,
     set_rows,
     set_saves,
 )
@@ -34,14 +36,14 @@ TAKEN = ("model", "args", "train_dataset", "eval_dataset", "processing_class", "
 """Arguments of SFTTrainer that are read, or that need nothing here."""
 
 
-def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> TrlRecipe:
+def import_trl_sft(script: TrlScript, name: str, rows_file: str, devices: Devices) -> TrlRecipe:
     """Return the recipe of a script.
 
     Args:
         script: What its trainer is given.
         name: The script's name, for the run directory.
         rows_file: The file that the recipe names for rows that the script itself makes.
-        gpus: Devices, by which per_device_train_batch_size is multiplied.
+        devices: The devices, by which per_device_train_batch_size is multiplied.
     """
     recipe = TrlRecipe()
     draft = recipe.draft
@@ -49,9 +51,9 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> T
     set_run_dir(draft, name)
     set_model(script, draft, trl)
     set_rows(script, recipe, rows_file, dataset="sft.dataset")
-    batch = int(trl("per_device_train_batch_size")) * int(trl("gradient_accumulation_steps")) * gpus
-    draft.set("actor.num_nodes", 1)
-    draft.set("actor.num_gpus_per_node", gpus, "--gpus")
+    batch = int(trl("per_device_train_batch_size")) * int(trl("gradient_accumulation_steps"))
+    batch *= devices.nodes * devices.per_node
+    set_ranks(draft, devices)
     draft.set("sft.batch_size", batch, "rows of an update, over all devices")
     older = trl("max_seq_length")  # its name in older versions of TRL
     length = older if older and "max_length" not in trl.values else trl("max_length")

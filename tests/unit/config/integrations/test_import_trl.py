@@ -1515,3 +1515,72 @@ def test_flags_that_switch_off_and_tables_of_json_are_read_as_by_the_parser(impo
     assert recipe["data"]["chat_template_options"] == {"enable_thinking": False}
     declared = SCRIPT.replace("    trainer.train()", "    parser.add_argument('--no_train', action='store_true')")
     assert "train=False" not in imported(declared, "--no_train")[2]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "per_node", "is_said"),
+    [
+        ("accelerate launch --config_file acc.yaml", 1, 4, False),
+        ("accelerate launch --config_file acc.yaml --num_processes 2", 1, 2, False),
+        ("accelerate launch --config_file nowhere.yaml", 1, 1, True),
+        ("accelerate launch", 1, 1, True),
+        ("accelerate launch --num_machines 2 --num-processes 16", 2, 8, False),
+        ("torchrun --nnodes 2 --nproc_per_node 8", 2, 8, False),
+        ("torchrun --nnodes=1:4 --nproc_per_node 8", 1, 1, True),
+        ("torchrun --nproc_per_node=gpu", 1, 1, True),
+        ("deepspeed --include a:0,1@b:0,1", 2, 2, False),
+        ("deepspeed --num_nodes 3 --num_gpus 2", 3, 2, False),
+        ("python -u", 1, 1, False),
+    ],
+)
+def test_a_batch_is_of_all_devices_that_the_launcher_was_told_of(tmp_path, capsys, launcher, nodes, per_node, is_said):
+    (tmp_path / "train.py").write_text(HEAD + "GRPOTrainer('m', right, GRPOConfig(), 'rows')")
+    (tmp_path / "acc.yaml").write_text("num_machines: 1\nnum_processes: 4\n")
+    (tmp_path / "launch.sh").write_text(f"{launcher} train.py --per_device_train_batch_size 8\n")
+    assert main(["import-trl", "--out", str(tmp_path / "r.toml"), str(tmp_path / "launch.sh")]) == 0
+    recipe = tomllib.loads((tmp_path / "r.toml").read_text())
+    assert (recipe["actor"].get("num_nodes", 1), recipe["actor"]["num_gpus_per_node"]) == (nodes, per_node)
+    assert recipe["rollout"]["batch_size"] == nodes * per_node
+    assert ("--gpus N" in capsys.readouterr().err) == is_said
+
+
+@pytest.mark.parametrize("started", ["python train.py", "trl sft --dataset_name d --model_name_or_path m"])
+def test_every_training_command_of_a_bash_script_can_be_chosen(tmp_path, capsys, started):
+    (tmp_path / "train.py").write_text(HEAD + "GRPOTrainer('m', right, GRPOConfig(), 'rows')")
+    (tmp_path / "other.py").write_text("print(1)\n")
+    (tmp_path / "sweep.sh").write_text(
+        f"python other.py\nfor lr in 1e-6 2e-6 2e-6; do\n  {started} --learning_rate $lr\ndone\n"
+    )
+    words = ["import-trl", "--force", "--out", str(tmp_path / "r.toml"), str(tmp_path / "sweep.sh")]
+    for number, rate in ((1, 1e-6), (2, 2e-6)):
+        assert main([*words, "--number", str(number)]) == 0
+        recipe = tomllib.loads((tmp_path / "r.toml").read_text())
+        assert recipe["sft" if "sft" in started else "actor"]["learning_rate"] == rate
+        assert f"--number {3 - number}" in capsys.readouterr().err
+    assert main([*words, "--number", "3"]) == 2
+    assert main(["import-trl", str(tmp_path / "train.py"), "--number", "2"]) == 2
+
+
+def test_a_value_of_a_bash_script_that_only_a_run_can_tell_is_said(tmp_path, capsys):
+    (tmp_path / "train.py").write_text(HEAD + "GRPOTrainer('m', right, GRPOConfig(learning_rate=3e-6), 'rows')")
+    (tmp_path / "s.sh").write_text("python train.py --learning_rate $(python rate.py) --max_steps 7\n")
+    assert main(["import-trl", "--out", str(tmp_path / "r.toml"), str(tmp_path / "s.sh")]) == 0
+    assert tomllib.loads((tmp_path / "r.toml").read_text())["train"]["max_steps"] == 7
+    assert "learning_rate: only a run can tell" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "bash",
+    [
+        "cat > gen/train.py <<'EOF'\n"
+        + HEAD
+        + "GRPOTrainer('m', right, GRPOConfig(), 'rows')\nEOF\npython gen/train.py",
+        "accelerate launch --num_processes 1 trl/scripts/grpo.py --model_name_or_path m --dataset_name rows",
+        "accelerate launch --num_processes 1 -m trl.scripts.grpo --model_name_or_path m --dataset_name rows",
+    ],
+)
+def test_a_script_that_is_written_on_the_way_and_those_of_trl_are_read(tmp_path, bash):
+    (tmp_path / "s.sh").write_text(f"{bash} --beta 0.04\n")
+    assert main(["import-trl", "--out", str(tmp_path / "r.toml"), str(tmp_path / "s.sh")]) == 0
+    recipe = tomllib.loads((tmp_path / "r.toml").read_text())
+    assert recipe["algo"]["kl"]["init_coef"] == 0.04 and recipe["actor"]["model_name_or_path"] == "m"

@@ -18,7 +18,7 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import DONE, MISTAKE, NO
 from openrlhf_tir.cli.import_openrlhf import recipe_of
 from openrlhf_tir.config.catalog import value_at
-from openrlhf_tir.config.integrations.bash_script import read_script
+from openrlhf_tir.config.integrations.bash_script import read_script, read_text
 from openrlhf_tir.config.integrations.openrlhf_command_flags import FROM_ONE_ON, read_flags
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_import import Imported, Source, import_train_ppo
@@ -204,6 +204,16 @@ def test_flat_flags_whose_values_are_others_today_get_these():
 )
 def test_the_launcher_says_how_many_gpus_a_node_has(launcher, gpus):
     assert gpus_of_launcher(launcher.split()) == gpus
+
+
+def test_fine_tuning_on_several_nodes_stays_on_them():
+    launched = "deepspeed --num_nodes 2 --num_gpus 4 --module openrlhf.cli.train_sft --model.model_name_or_path m"
+    (call,) = calls_of(read_text(f"{launched} --data.dataset d").commands)
+    recipe, _ = recipe_of(call, Source("x", []))
+    assert values(recipe, "actor.num_nodes", "actor.num_gpus_per_node") == {
+        "actor.num_nodes": 2,
+        "actor.num_gpus_per_node": 4,
+    }
 
 
 def test_a_slurm_wrapper_leads_to_the_script_that_it_sources():
