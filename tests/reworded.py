@@ -19,9 +19,7 @@ import importlib.util
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -138,8 +136,11 @@ class Loader(importlib.machinery.SourceFileLoader):
         return compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True)
 
 
-class Finder(MetaPathFinder):
-    """Finds the modules of our own packages for `Loader`."""
+class Finder:
+    """Finds the modules of our own packages for `Loader`.
+
+    It is no `importlib.abc.MetaPathFinder`, whose module loads many others in each process that a test starts.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -153,6 +154,8 @@ class Finder(MetaPathFinder):
 
 
 def pytest_load_initial_conftests() -> None:
+    import tempfile  # not at the top: processes that a test starts would have modules that Python starts without
+
     loaded = sorted(name for name in sys.modules if name.partition(".")[0] in PACKAGES)
     if loaded:
         raise RuntimeError(f"Load tests.reworded before the code under test, by -p; {loaded[0]} is imported already.")

@@ -35,6 +35,6 @@ def test_a_data_set_whose_rows_are_no_json_ends_the_command_and_leaves_the_file_
     examples = [{"prompt": "1 + 1", "info": {}}, {"prompt": "Which day?", "info": {"day": date(2026, 1, 1)}}]
     monkeypatch.setattr(make_tasks, "load", lambda args: SimpleNamespace(get_dataset=lambda n: examples))
     monkeypatch.setattr(sys, "argv", ["make_tasks", "days", "--out", str(out)])
-    with pytest.raises(SystemExit, match=r"verifiers .*: .*date"):
+    with pytest.raises(SystemExit, match=r": .* date .*JSON"):
         make_tasks.main()
     assert out.read_text() == "before"

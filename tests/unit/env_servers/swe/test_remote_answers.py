@@ -132,7 +132,7 @@ async def test_a_download_that_unpacks_to_gigabytes_is_cut():
 async def test_a_docker_command_that_cannot_be_run_is_a_fault_and_leaves_no_container(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     docker = Docker(RuntimeHttp(request_s=1.0, retries=0), DockerOptions(["serve"], 5.0, []))
-    with pytest.raises(RuntimeBroken, match="docker run could not be run"):
+    with pytest.raises(RuntimeBroken, match=r"\[Errno 2\].*'docker'"):
         await docker.start("lib")
     await docker.close()
     assert docker.running == 0
@@ -140,7 +140,7 @@ async def test_a_docker_command_that_cannot_be_run_is_a_fault_and_leaves_no_cont
 
 @pytest.mark.parametrize("image", ["-v=/:/host", "--privileged"])
 def test_a_row_cannot_give_flags_to_docker(image):
-    with pytest.raises(ValueError, match=f"image = '{image}'"):
+    with pytest.raises(ValueError, match=f" = '{image}'"):
         image_of(TASK.model_copy(update={"image": image}), None)
-    with pytest.raises(ValueError, match=f"image = '{image}'"):
+    with pytest.raises(ValueError, match=f" = '{image}'"):
         image_of(TASK.model_copy(update={"image": None, "instance_id": image}), "{instance_id}")

@@ -8,24 +8,24 @@ from env_servers.swe.__main__ import parser
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "message"),
+    ("flag", "value"),
     [
-        ("--mirror", "/nowhere", "/nowhere cannot be read"),
-        ("--sessions-mib", "0", "0 is not possible"),
-        ("--test-timeout", "inf", "inf is no number of seconds"),
-        ("--runtime-api", "runtime.example.com", "runtime.example.com is no URL"),
-        ("--image", "a/{instance}", "a/{instance} has another field"),
-        ("--image", "a/{instance_id.b}", "a/{instance_id.b} has another field"),
-        ("--repo-root", "testbed", "testbed is not an absolute path"),
-        ("--runtime-command", "python '", "python ' cannot be split"),
-        ("--docker-flags", '"--memory=8g', '"--memory=8g cannot be split'),
+        ("--mirror", "/nowhere"),
+        ("--sessions-mib", "0"),
+        ("--test-timeout", "inf"),
+        ("--runtime-api", "runtime.example.com"),
+        ("--image", "a/{instance}"),
+        ("--image", "a/{instance_id.b}"),
+        ("--repo-root", "testbed"),
+        ("--runtime-command", "python '"),
+        ("--docker-flags", '"--memory=8g'),
     ],
 )
-def test_a_flag_that_cannot_work_is_refused(flag, value, message, capsys):
+def test_a_flag_that_cannot_work_is_refused_with_its_value(flag, value, capsys):
     with pytest.raises(SystemExit) as ended:
         parser().parse_args([f"{flag}={value}"])
     error = capsys.readouterr().err
-    assert ended.value.code == 2 and f"{flag}: {message}" in error
+    assert ended.value.code == 2 and f"{flag}: {value} " in error
 
 
 def test_commands_are_split_into_words():
