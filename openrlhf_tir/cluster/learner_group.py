@@ -31,7 +31,7 @@ from .node_room import NodeReport, check_room, node_report
 from .nodes import has_gpus, learner_room, shared_room
 from .ray_faults import death, own_error
 from .ray_session import by_node, place, worker_env
-from .shared_dir import marked
+from .shared_dir import check_models, marked
 from .versions import required_versions
 
 if TYPE_CHECKING:
@@ -92,7 +92,13 @@ class LearnerRank:
         return node_report(f"learner rank {self.rank}", mark, theirs, learner=True)
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
-        """Load the model and return its version."""
+        """Load the model and return its version. Raises ConfigError if this node does not see it."""
+        check_models(
+            f"learner rank {self.rank}",
+            ray.util.get_node_ip_address(),
+            actor=cfg.actor.model_name_or_path,
+            critic=cfg.critic.model_name_or_path,
+        )
         watched(cfg, _name(self.rank))
         with importing():
             from ..learner.zero3 import Zero3Rank

@@ -30,6 +30,7 @@ from .lost import end_of_child, watched
 from .node_room import NodeReport, node_report
 from .peer_engine import MovesResponses, migration_of
 from .reaper import end_children_with_us
+from .shared_dir import check_models
 from .tokens import Tokens
 
 ENDPOINTS = "endpoints"
@@ -79,6 +80,7 @@ class RolloutActor(MovesResponses):
         Returns:
             The URL of the endpoint.
         """
+        check_models(self.name, ray.util.get_node_ip_address(), actor=cfg.actor.model_name_or_path)
         end_children_with_us()
         watched(cfg, self.name)
         collect_rarely()

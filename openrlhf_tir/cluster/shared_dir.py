@@ -1,7 +1,7 @@
-"""Every rank and engine proves, before it loads anything, that it sees the controller's run directory.
+"""Every rank and engine proves, before it loads anything, that it sees the controller's run directory and models.
 
-Otherwise pushes would fail for minutes as unverified, and a checkpoint would lack the shards of other nodes without an
-error.
+Otherwise pushes would fail for minutes as unverified, a checkpoint would lack the shards of other nodes without an
+error, and a model's path would be taken for a name of the hub.
 """
 
 from __future__ import annotations
@@ -72,3 +72,24 @@ def prove(mark: Path, who: str, node: str, *, appears_s: float = APPEARS_S) -> N
     finally:
         with suppress(OSError):
             own_file.unlink(missing_ok=True)
+
+
+def check_models(who: str, node: str, **models: str) -> None:
+    """Check that this node sees the models that a process loads from directories.
+
+    Args:
+        who: Name of this process, for the message.
+        node: Address of its node, for the message.
+        models: Section of a model -> its directory, or its name of the hub; "" where there is none.
+
+    Raises:
+        ConfigError: A directory is not there.
+    """
+    for section, name in models.items():
+        if os.path.isabs(name) and not os.path.isdir(name):
+            raise ConfigError(
+                f"{who} on node {node} does not see {section}.model_name_or_path = {name!r}. Put it on a file system"
+                " that all nodes mount at the same path, copy it to that path on each, or give a name of the hub.",
+                code="no_model",
+                setting=f"{section}.model_name_or_path",
+            )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.cluster.shared_dir import marked, prove
+from openrlhf_tir.cluster.shared_dir import check_models, marked, prove
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.simulation.virtual_loop import run
@@ -36,6 +37,35 @@ def test_one_that_takes_no_files_from_there_is_told(tmp_path, monkeypatch):
         monkeypatch.setattr(Path, "touch", refuse)
         with pytest.raises(ConfigError, match=r"rollout-0 .* n2 .*Permission denied"):
             prove(mark, "rollout-0", "n2")
+
+
+@pytest.mark.slow  # importing ray
+def test_a_model_that_only_the_controllers_node_has_is_told_by_node_and_setting_before_anything_loads(
+    tmp_path, monkeypatch
+):
+    """transformers would say that its path is no name of the hub."""
+    import ray
+
+    from openrlhf_tir.cluster.learner_group import LearnerRank
+    from openrlhf_tir.cluster.rollout_actor import RolloutActor
+    from openrlhf_tir.cluster.tokens import Tokens
+
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.2")
+    away = str(tmp_path / "model")
+    cfg = Config(run_dir=tmp_path, actor={"model_name_or_path": away})
+    with pytest.raises(ConfigError, match=rf"rollout-3 .*10\.0\.0\.2 .*{away}") as caught:
+        asyncio.run(RolloutActor(3).start(cfg, {}, Tokens(None, None)))
+    assert (caught.value.code, caught.value.setting) == ("no_model", "actor.model_name_or_path")
+    of_hub = Config(
+        run_dir=tmp_path,
+        actor={"model_name_or_path": "owner/name"},
+        critic={"model_name_or_path": away},
+        algo={"advantage": {"estimator": "gae"}},
+    )
+    for given, section in ((cfg, "actor"), (of_hub, "critic")):
+        with pytest.raises(ConfigError, match=rf"learner rank 1 .*10\.0\.0\.2 .*{section}\.model.*{away}"):
+            LearnerRank(1, 2).start(given, "10.0.0.1", 1)
+    check_models("rollout-0", "10.0.0.2", actor=str(tmp_path), critic="", other="owner/name")
 
 
 @pytest.mark.slow  # importing ray
