@@ -35,7 +35,7 @@ case ${1:-} in
         "$python" -m pytest -q --collect-only -m "long and not gpu" "$@" 2> /dev/null | grep :: || { echo "nothing matches: long $*" >&2; exit 1; }
         export RAY_worker_niceness=0 # the same reason as in the ordinary run, below
         # Each test has a limit of its own, two hours unless it says so: the soaks take eight.
-        command=("$python" -m pytest -v -m "long and not gpu" -o timeout=7200 -o session_timeout=0)
+        command=("$python" -m pytest -v -m "long and not gpu" -o timeout=7200 --session-timeout=43200)
         [[ $# == 0 ]] || exec "${command[@]}" "$@"
         failed=0
         "${command[@]}" --ignore "$soaks" || failed=1
