@@ -5,6 +5,8 @@
               hidden. Otherwise stderr
     retool    stdout stripped, or the last line of the error; of more than 400 characters the two ends
     artist    stdout stripped, or the whole traceback; a program that prints nothing gets a sentence about it
+    verl      verl's recipe of ReTool: stdout and stderr, and neither of code that ran into the time limit; of more than
+              256 characters the two ends
 
 The task of a session chooses one with task["observation"]; the turn protocol of a method sets it. The signals of an
 execution are the same under all of them. The protocols in openrlhf_tir/rollout/protocols name the sources.
@@ -22,6 +24,10 @@ TIMED_OUT = "timeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'"
 """Text that ToRL's client and ReTool's executor show for code that ran into the time limit."""
 MAX_CHARS = 400
 """Characters that ReTool's convention shows."""
+VERL_MAX_CHARS = 256
+"""Characters that verl's convention shows."""
+VERL_UNFINISHED = "no stdout here"
+"""Text that verl's convention shows for code that ran into the time limit."""
 SILENT = "The code ran and printed nothing. Use print() to see a value."
 """Text that ARTIST's convention shows for code that printed nothing."""
 
@@ -75,6 +81,14 @@ def artist(execution: Execution, error: str | None) -> Reading:
     return Reading(_limit_status(execution, error) or traceback or exit_line(execution), False)
 
 
+def verl(execution: Execution, error: str | None) -> Reading:
+    """verl's recipe of ReTool."""
+    if error == "time_limit":
+        return Reading(VERL_UNFINISHED, False)
+    text = _text(execution.stdout) + _text(execution.stderr) + _limit_status(execution, error)
+    return Reading(ends(text, VERL_MAX_CHARS, "...(truncated)..."), error is None)
+
+
 def _limit_status(execution: Execution, error: str | None) -> str:
     """Return the status word of a program that was stopped at a limit, "" for one that ended by itself."""
     if error == "time_limit":
@@ -89,11 +103,11 @@ def exit_line(execution: Execution) -> str:
     return f"SystemExit: {execution.return_code}"
 
 
-def ends(text: str) -> str:
-    """Return the first and the last half of MAX_CHARS, if a text has more characters."""
-    if len(text) <= MAX_CHARS:
+def ends(text: str, max_chars: int = MAX_CHARS, left_out: str = "...") -> str:
+    """Return the first and the last half of `max_chars` with a mark between them, if a text has more characters."""
+    if len(text) <= max_chars:
         return text
-    return f"{text[: MAX_CHARS // 2]}...{text[-MAX_CHARS // 2 :]}"
+    return f"{text[: max_chars // 2]}{left_out}{text[-max_chars // 2 :]}"
 
 
 CONVENTIONS: dict[str, Callable[[Execution, str | None], Reading]] = {
@@ -101,6 +115,7 @@ CONVENTIONS: dict[str, Callable[[Execution, str | None], Reading]] = {
     "torl": torl,
     "retool": retool,
     "artist": artist,
+    "verl": verl,
 }
 DEFAULT = "zerotir"
 

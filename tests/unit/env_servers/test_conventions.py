@@ -49,6 +49,13 @@ WHOLE = (
         ("artist", EXITS, "model_error", "SystemExit: 3"),
         ("retool", TWO_PARTS, "model_error", "ValueError: a\u2028b\rc"),
         ("retool", INDENTED, "model_error", "+----"),
+        ("verl", CRASH_AFTER_OUTPUT, "model_error", "7\n" + TRACEBACK.decode()),
+        ("verl", SAYS_NOTHING, "ok", ""),
+        ("verl", TIMED_AFTER_OUTPUT, "model_error", "no stdout here"),
+        ("verl", OUT_OF_MEMORY, "model_error", "MemoryLimitExceeded"),
+        ("verl", Execution(b"o", b"warning", 0, 0.1), "ok", "owarning"),
+        ("verl", Execution(b"o" * 200, b"e" * 56, 0, 0.1), "ok", "o" * 200 + "e" * 56),
+        ("verl", Execution(b"o" * 200, b"e" * 57, 0, 0.1), "ok", "o" * 128 + "...(truncated)..." + "o" * 71 + "e" * 57),
     ],
 )
 def test_each_method_reads_an_execution_in_its_own_way(convention, execution, outcome, text):
@@ -78,5 +85,5 @@ async def test_a_sessions_task_asks_for_its_convention_and_a_strange_one_is_refu
     env = PythonEnv(OneCrash())
     await env.reset({"observation": "torl", "label": "7"}, seed=0)
     assert (await env.step("1", 5.0)).observation == "7\n"
-    with pytest.raises(ValueError, match=r"task\[\"observation\"\] .*'tolr'\. .*: zerotir, torl, retool, artist"):
+    with pytest.raises(ValueError, match=r"task\[\"observation\"\] .*'tolr'\. .*: zerotir, torl, retool, artist, verl"):
         await env.reset({"observation": "tolr"}, seed=0)
