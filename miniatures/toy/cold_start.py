@@ -169,7 +169,11 @@ def repair(
     low, high = gates["accuracy"]
     shift = sum(gates[steered]) / 2 - figure(figures, steered) if steered in gates else 0.0
     if steered == STEERED and not _missed(figures, steered, gates) and _missed(figures, "accuracy", gates):
-        shift = 0.04 if figures.accuracy < low else -0.04 if figures.accuracy > high else 0.0
+        shift = 0.0
+        if figures.accuracy < low:
+            shift = 0.04
+        elif figures.accuracy > high:
+            shift = -0.04
     ratio = min(0.6, max(0.1, settled_ratio + shift))
     weak = any(_missed(figures, name, gates) for name in ("code_correct", "format_ok") if name != steered)
     weak |= steered.startswith("reward/") and not _missed(figures, steered, gates) and figures.accuracy < low

@@ -123,13 +123,16 @@ class Shape(Sizes):
                 inner = int(text["intermediate_size"])
             else:
                 inner = mixture.inner * mixture.chosen + mixture.shared
+            expert_id_bytes = 0
+            if mixture:
+                expert_id_bytes = 1 if mixture.count <= 256 else 2
             return cls(
                 **vars(sizes),
                 inner=inner,
                 vocabulary=int(text.get("vocab_size") or 0),
                 copies=mixture.chosen if mixture else 0,
                 experts=3 * sizes.hidden * mixture.inner * mixture.count if mixture else 0,
-                expert_id_bytes=(1 if mixture.count <= 256 else 2) if mixture else 0,
+                expert_id_bytes=expert_id_bytes,
             )
         except INCOMPLETE:
             return None

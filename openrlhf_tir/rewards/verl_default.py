@@ -83,8 +83,8 @@ async def verl_default(trajectory: Trajectory, task: Task, context: RewardContex
         answer_lines = _ANSWER.findall(text) if kind == "dapo" else []
         answer = answer_lines[-1].strip().strip("$") if answer_lines else last_boxed(text)
         right = answer is not None and await context.equal(last_boxed(answer) or answer, task.label)
-    reward = 1.0 if right else -1.0 if kind == "dapo" else 0.0
-    return RewardParts(reward, right, {**call_facts(trajectory), "correct": float(right)})
+    wrong = -1.0 if kind == "dapo" else 0.0
+    return RewardParts(1.0 if right else wrong, right, {**call_facts(trajectory), "correct": float(right)})
 
 
 def no_reward(source: Any) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -54,7 +54,11 @@ class ExpertPart(NamedTuple):
     def pieces(self) -> set[tuple[int, str, int]]:
         """(expert, parameter, half) of everything that the tensor fills."""
         experts = range(self.module.global_num_experts) if self.expert is None else (self.expert,)
-        halves = (self.half,) if self.half is not None else (0, 1) if self.parameter == W13 else (0,)
+        halves: Sequence[int] = (0,)
+        if self.half is not None:
+            halves = (self.half,)
+        elif self.parameter == W13:
+            halves = (0, 1)
         return {(expert, self.parameter, half) for expert in experts for half in halves}
 
 

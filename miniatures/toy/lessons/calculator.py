@@ -46,7 +46,9 @@ class Chain(NamedTuple):
 
 
 def apply(a: int, operator: str, b: int) -> int:
-    return a + b if operator == "+" else a - b if operator == "-" else a * b
+    if operator == "+":
+        return a + b
+    return a - b if operator == "-" else a * b
 
 
 def draw_chain(rng: Random, split: Split) -> Chain:

@@ -439,5 +439,7 @@ def _shape(value: Any) -> Any:
     if isinstance(value, list):
         return ("list", _shape(value[0]) if value else None)
     if isinstance(value, str):
-        return "empty" if not value.strip() else "number" if NUMBER.fullmatch(value.strip()) else "text"
+        if not value.strip():
+            return "empty"
+        return "number" if NUMBER.fullmatch(value.strip()) else "text"
     return type(value).__name__

@@ -63,9 +63,13 @@ def _call(command: Command) -> Call | None:
         module, file = _MODULE.fullmatch(word), _FILE.fullmatch(word)
         if module is None and command.words[i - 1 : i] == ("-m",):
             module = _OTHER_MODULE.fullmatch(word)
-        name = module[1] if module else file[1] if file and file[1] in PROGRAMS else None
+        name = None
         if word in OTHERS:
             name = word
+        elif module:
+            name = module[1]
+        elif file and file[1] in PROGRAMS:
+            name = file[1]
         if name is not None:
             launcher, words = command.words[: i + 1], command.words[i + 1 :]
             return Call(name, launcher, words, command.line, _sentence(name, command))

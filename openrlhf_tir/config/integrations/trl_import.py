@@ -666,8 +666,10 @@ def _method_of_grpo(draft: Draft, trl: TrlArguments) -> None:
         )
     elif loss not in LOSSES:
         draft.differs(f"loss_type={loss!r}: PPO's clipped loss with token-mean here.")
-    draft.set("actor.policy_loss_type", "gspo" if sequence else "cispo" if loss == "cispo" else "ppo")
-    if not sequence:
+    if sequence:
+        draft.set("actor.policy_loss_type", "gspo")
+    else:
+        draft.set("actor.policy_loss_type", "cispo" if loss == "cispo" else "ppo")
         draft.set("actor.loss_agg_mode", LOSSES.get(loss, "token-mean"), f"loss_type {loss}")
     low = float(trl("epsilon"))
     draft.set("actor.eps_clip_low_high", [low, float(trl("epsilon_high") or low)])

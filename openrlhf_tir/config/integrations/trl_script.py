@@ -253,7 +253,10 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
             values.append(words[i])
             i += 1
         read = [_literal(v) for v in values]
-        yield name, True if not read else read[0] if len(read) == 1 else read
+        if not read:
+            yield name, True
+        else:
+            yield name, read[0] if len(read) == 1 else read
 
 
 def _declared(tree: ast.Module) -> dict[str, Any]:

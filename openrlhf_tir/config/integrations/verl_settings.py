@@ -212,8 +212,9 @@ class VerlSettings:
 
     def paths(self, name: str) -> list[str]:
         """Return the files that a setting names: absolute where they are on this machine, else as they are."""
-        value = self(name)
-        names = value if isinstance(value, list) else [value] if value else []
+        names = self(name)
+        if not isinstance(names, list):
+            names = [names] if names else []
         return [str(existing_path(str(path), self.directories) or os.path.expanduser(str(path))) for path in names]
 
     def files(self, name: str, draft: Draft) -> list[str]:

@@ -349,8 +349,9 @@ class Expansions:
         value = self.value(name, index)
         whole = _is_whole(name, index)
         if whole:
-            items = value if isinstance(value, list) else [value] if value else []
-            return self._list_parts(items, name, index, quoted)
+            if not isinstance(value, list):
+                value = [value] if value else []
+            return self._list_parts(value, name, index, quoted)
         if isinstance(value, list):
             value = value[0] if value else ""  # $array is its first element
         if value is None and not name.isdecimal():

@@ -16,7 +16,9 @@ Tests = tuple[ast.expr, ...]
 def called(call: ast.Call) -> str:
     """The last part of what is called: trl.GRPOTrainer is GRPOTrainer."""
     node = call.func
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def statements(
