@@ -115,7 +115,7 @@ class ChatTemplate:
         """Return the template with further keyword arguments, which take precedence.
 
         Rows with the same options get the same template: it finds out once which forms the template is written for,
-        which takes up to 34 renderings.
+        which takes up to 35 renderings.
         """
         if not options:
             return self
@@ -399,7 +399,17 @@ class ChatTemplate:
             return marked_in(value, (*self.specials, *self.added))
         if isinstance(value, list | tuple):
             return [self.inert(part) for part in value]
-        return marked_in(value, self.specials)
+        return marked_in(value, (*self.specials, *self._turn_marks))
+
+    @cached_property
+    def _turn_marks(self) -> tuple[str, ...]:
+        """Added tokens that are special but for their name: the template begins or ends plain messages with them, as
+        DeepSeek's with <｜User｜>. Those in pairs, such as <think> and </think>, are text that a prompt may speak of.
+        """
+        said = [{"role": role, "content": STAND_IN} for role in ("user", "assistant", "user")]
+        written = self._try(said)
+        in_pairs = {text for text in self.added if {f"</{text[1:]}", f"<{text[2:]}"}.intersection(self.added)}
+        return tuple(text for text in self.added if text in written and text not in in_pairs)
 
     def pieces(self, rendered: str) -> list[tuple[str, bool]]:
         """Return a rendered text, cut at its special tokens: (piece, whether it is a special token)."""

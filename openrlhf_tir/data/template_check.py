@@ -66,8 +66,7 @@ def check_template(template: ChatTemplate, replies: Sequence[Message], tools: Se
         rewritten = [name for name, turn in TURNS.items() if not call and _rewrites(template, turn, replies, tools)]
     except TemplateRefuses as error:
         raise ConfigError(
-            f"The model's chat template shows one reply and refuses the second: {error}. Show replies as the user's"
-            " (env.options.role = 'user'), or use a model whose template knows tools."
+            f"The model's chat template shows one reply and refuses the second: {error}. {_remedy(replies)}"
         ) from None
     return Checked(call, tuple(rewritten), bool(template.end_of_message([USER], tools, call=False)))
 
@@ -101,9 +100,14 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
         reason = reason or "the chat template leaves the reply out"
     roles = ", ".join(sorted({str(message["role"]) for message in replies}))
     raise ConfigError(
-        f"The model's chat template cannot show a reply as a message of {roles}: {reason}. "
-        "Show it as the user's (env.options.role = 'user'), or use a model whose template knows tools."
+        f"The model's chat template cannot show a reply as a message of {roles}: {reason}. {_remedy(replies)}"
     )
+
+
+def _remedy(replies: Sequence[Message]) -> str:
+    if all(message["role"] == "user" for message in replies):
+        return "Use a model whose template shows several turns of user and assistant, or a protocol of text."
+    return "Show it as the user's (env.options.role = 'user'), or use a model whose template knows tools."
 
 
 def _with_ids(before: Sequence[Message], replies: Sequence[Message]) -> list[Message]:

@@ -112,6 +112,14 @@ def test_a_template_that_repeats_the_call_behind_it_is_refused():
         made.tail(CHAT[:1], replies, [PYTHON_TOOL], call=True)
 
 
+@pytest.mark.parametrize("role", ["tool", "user"])
+def test_a_reply_that_is_the_user_s_already_gets_another_remedy(role):
+    one_turn = "{% if messages | length > 1 %}{{ raise_exception('one turn') }}{% endif %}{{ messages[0].content }}"
+    with pytest.raises(ConfigError) as refused:
+        check_template(ChatTemplate(of_text(one_turn, {}), []), [{"role": role, "content": "x"}], [])
+    assert ("env.options.role" in str(refused.value)) == (role == "tool")
+
+
 def test_a_template_with_marks_for_trainers_renders_as_without_them():
     marked = "{% for m in messages %}{%- generation -%}{{ m.content }}{%- endgeneration %}|{% endfor %}"
     assert of_text(marked, {})([{"role": "user", "content": "a"}]) == "a|"
@@ -208,6 +216,15 @@ def test_what_a_tool_wrote_in_a_row_has_no_added_token():
     for role, spelled in ("tool", False), ("user", True), ("assistant", True):
         rendered = template.render(template.inert([{"role": role, "content": "a <tool_call> </s>"}]))
         assert ("<tool_call>" in rendered) == spelled and "</s>" not in rendered
+
+
+def test_an_added_token_that_begins_messages_is_characters_in_a_row_like_a_special_one():
+    text = "{% for m in messages %}<｜{{ m.role }}｜>{% if m.role == 'assistant' %}<think></think>{% endif %}"
+    added = ["<think>", "</think>", "<｜user｜>", "<｜assistant｜>", "<｜tool｜>"]
+    template = ChatTemplate(of_text(text + "{{ m.content }}</s>{% endfor %}", {}), ["</s>"], added)
+    row = template.inert([{"role": "user", "content": "".join(added)}])
+    spelled = [token for token in added if token in template.render(row).removeprefix("<｜user｜>")]
+    assert spelled == ["<think>", "</think>", "<｜tool｜>"]
 
 
 def test_a_template_that_does_not_end_is_refused(tmp_path, monkeypatch):
