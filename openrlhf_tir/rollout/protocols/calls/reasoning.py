@@ -19,6 +19,7 @@ _TAGS = (
     ("<reasoning>", "</reasoning>"),
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
 )
 _TAG = re.compile("|".join(re.escape(tag) for pair in _TAGS for tag in pair))
 _CLOSING_OF = dict(_TAGS)

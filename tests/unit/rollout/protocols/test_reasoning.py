@@ -26,6 +26,7 @@ def completion(text):
         ("a<think>b</think>c<think>d</think>e", "ace"),
         ("<think>a<think>b</think>c", "c"),
         ("[THINK]a[/THINK]b", "b"),
+        (f"◁think▷{CALL}◁/think▷b", "b"),
         ("<thinking>a</think></thinking>b", "b"),
         ("<seed:think>a</seed:think>b", "b"),
         ("no thought", "no thought"),
