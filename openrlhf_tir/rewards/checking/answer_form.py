@@ -253,9 +253,15 @@ def _joined(text: str, depth: int) -> Form | None:
             if not part.strip():
                 continue
             form = read(part, depth + 1)
-            items += form.items if isinstance(form, Several) and form.joint == "," else [form]
+            items += form.items if isinstance(form, Several) and _is_enumeration(form) else [form]
         return Several(tuple(items), mark) if 1 < len(items) <= MAX_ITEMS else Literal(text)
     return None
+
+
+def _is_enumeration(form: Several) -> bool:
+    """Return True for a list with commas, but not for one that gives values to several names: x = 2, y = 3."""
+    names = {item.terms[0] for item in form.items if isinstance(item, Chain) and item.relations == ("=",)}
+    return form.joint == "," and len(names) < 2
 
 
 def canonical_words(text: str) -> str:
@@ -307,7 +313,10 @@ def _spaced(text: str, at: int) -> bool:
 def _chain(parts: list[str], relations: tuple[str, ...], text: str, depth: int) -> Form:
     if not all(part.strip() for part in parts):
         return Literal(text)
-    return Chain(tuple(read(part, depth + 1) for part in parts), relations)
+    forms = [read(part, depth + 1) for part in parts]
+    # F(1, 2) is a point by itself, and a value of a function in an equation.
+    terms = [Scalar(part.strip()) if isinstance(form, Chain) else form for part, form in zip(parts, forms, strict=True)]
+    return Chain(tuple(terms), relations)
 
 
 def _listed(text: str, depth: int) -> Form | None:
@@ -315,7 +324,7 @@ def _listed(text: str, depth: int) -> Form | None:
     tokens = _tokens(text)
     opening = tokens[0][0]
     closing = tokens[-1][0]
-    if opening == "{" and closing == "}" and "," in text:
+    if opening == "{" and closing == "}" and ("," in text or re.match(r"\{\s*[a-zA-Z]\s*(?:[|:]|\\mid)", text)):
         # a set as a program writes it; LaTeX would show no braces
         opening = r"\{"
         closing = r"\}"
@@ -394,6 +403,8 @@ def _priced(money: re.Match[str], amount: str) -> Scalar | None:
     currency = _CURRENCIES.get(sign, sign)
     if money[1] and amount.startswith(("+", "-")):
         return None
+    if rate := re.fullmatch(r"(.*\d)\s*(?:/|\b(?:per|an?)\b)\s*([A-Za-z]+)", amount):
+        return Scalar(money[1] + rate[1], f"{currency}/{_unit(rate[2])}")  # $15 per hour
     signed = money[1] + (amount.replace(",", "") if INDIAN.fullmatch(amount) else amount)
     inner = _measured(signed)
     if inner is None:

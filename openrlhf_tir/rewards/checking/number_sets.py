@@ -14,7 +14,7 @@ from .values import can_be_paired, same_value
 _NUMBER_SETS = {
     r"\mathbb{R}": "Reals", r"\mathbb{Z}": "Integers", r"\mathbb{N}": "Naturals",
     r"\mathbb{Q}": "Rationals",
-                r"\mathbb{C}": "Complexes", r"\emptyset": "EmptySet", r"\mathbb{Z}^+": "Naturals"}  # fmt: skip
+                r"\mathbb{C}": "Complexes", r"\emptyset": "EmptySet"}  # fmt: skip
 _HALF_LINE = re.compile(r"\\mathbb\{R\}(?:\^\{?([+-])\}?|_\{([<>])0\})")
 """The positive or negative numbers."""
 
@@ -80,8 +80,9 @@ def _set_of(form: Form) -> tuple[str, Any] | None:
             is_list = word == "or" or all(isinstance(item, Listed) for item in items)
             operator = "union" if is_list else "intersection"
             return _folded([_set_of(i) for i in items], [operator] * (len(items) - 1))
-        case Several((Chain((name, *_), ("!=",)), *_) as items, ","):
-            # x != 1, x != 2 and x != 1, 2
+        case Several(items, ",") if exclusions := [i for i in items if isinstance(i, Chain) and i.relations == ("!=",)]:
+            # x != 1, x != 2 and x != 1, 2 and x in R, x != 3
+            name = exclusions[0].terms[0]
             excluded = [_set_of(i if isinstance(i, Chain) else Chain((name, i), ("!=",))) for i in items]
             return _folded(excluded, ["intersection"] * (len(items) - 1))
         case Several(items, ",") if all(isinstance(i, Listed) for i in items):

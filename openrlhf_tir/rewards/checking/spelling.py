@@ -131,6 +131,8 @@ _COMMANDS = {
     r"rbrace": r"\}",
     r"lvert rvert vert": "|",
     r"wedge": r"\land ",
+    r"bigcup": r"\cup ",
+    r"bigcap": r"\cap ",
     r"vee": r"\lor ",
     r"percent": r"\%",
     r"lg": r"\log_{10} ",
@@ -141,6 +143,8 @@ _COMMAND = re.compile(rf"\\(?:{'|'.join(name for names in _COMMANDS for name in 
 _SHORT_FORMS = (
     (re.compile(r"\\not\s*(?:=|\\eq(?![a-zA-Z]))"), r"\\ne "),
     (re.compile(r"\+/-"), r"\\pm "),
+    (re.compile(r"(?<=\s)\|\|(?=\s)"), "or"),
+    (re.compile(r"(?<=\s)&&(?=\s)"), "and"),
     (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r" \\times "),
     (re.compile(r"\bper cent\b", re.IGNORECASE), "percent"),
     (re.compile(r"(\\mathbb\{[A-Z]\}|[)\]])\s*-\s*(?=\\\{)"), r"\1 \\setminus "),

@@ -139,6 +139,8 @@ def _equal_forms(a: Form, b: Form) -> bool:
             if names[0] == 0 and names[1] > 1:
                 return _in_order(_by_name(a), _by_name(b))
             return can_be_paired(x, y, _equal_forms)
+    if isinstance(a, Several) and isinstance(b, Several) and _same_statements(a, b):
+        return True
     if isinstance(a, Chain) != isinstance(b, Chain):
         unnamed = _unnamed(a), _unnamed(b)
         if unnamed != (a, b):
@@ -153,6 +155,15 @@ def _equal_forms(a: Form, b: Form) -> bool:
     if isinstance(a, Chain) and isinstance(b, Chain) and _equal_chains(a, b):
         return True
     return equal_sets(a, b)
+
+
+def _same_statements(a: Several, b: Several) -> bool:
+    """Return True for the same relations, joined in the same way: 2 k pi, k in Z."""
+    return (
+        (_is_relational(a) or _is_relational(b))
+        and a.joint == b.joint
+        and can_be_paired(a.items, b.items, _equal_forms)
+    )
 
 
 def _equal_listed(listed: Listed, other: Form) -> bool | None:
@@ -187,8 +198,12 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
 
 def _expanded(form: Form) -> Form:
     r"""Return both values of an expression with one \pm; the form itself otherwise."""
+    if isinstance(form, Several) and not _is_relational(form):
+        values = _signs_of(form.items)
+        if any(len(signs) > 1 for signs in values) and not any(isinstance(item, Several) for item in form.items):
+            return Several(tuple(value for signs in values for value in signs), form.joint)
     if isinstance(form, Listed) and form.opening + form.closing == "()":
-        choices = [item.items if isinstance(item, Several) else (item,) for item in map(_expanded, form.items)]
+        choices = _signs_of(form.items)
         if math.prod(map(len, choices)) == 2:  # (\pm 2, 3): two points
             points = [Listed(items, form.opening, form.closing) for items in product(*choices)]
             return Several(tuple(points), ",")
@@ -202,6 +217,11 @@ def _expanded(form: Form) -> Form:
             joint = "," if form.relations == ("=",) else "and"
             return Several(tuple(Chain((form.terms[0], item), form.relations) for item in right.items), joint)
     return form
+
+
+def _signs_of(items: Sequence[Form]) -> list[tuple[Form, ...]]:
+    r"""Return both values of each item with one \pm, and the others alone."""
+    return [item.items if isinstance(item, Several) else (item,) for item in map(_expanded, items)]
 
 
 def _value_of(chain: Chain) -> Form | None:

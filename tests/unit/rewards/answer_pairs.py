@@ -186,6 +186,14 @@ EQUAL = [
     (r"1011_\text{two}", "1011_2"), ("P(1,2)", "(1,2)"), ("A(1,2), B(3,4)", "(1,2), (3,4)"), ("point (1,2)", "(1,2)"),
     ("the point P(1,2)", "(1,2)"), (r"60^\circ30'", "60.5"), ("Infinity", r"\infty"), (r"{}_6\mathrm{C}_3", "20"),
     (r"_6\mathrm{C}_3", "20"),
+    # several signs, names and conditions in a list, rates, and the signs of programs
+    (r"x=0, \pm 1", "0,1,-1"), (r"\pm 1, \pm 2", "1,-1,2,-2"), ("x=2,y=3 or x=3,y=2", "(2,3),(3,2)"),
+    (r"x=2, y=3 \text{ or } x=3, y=2", "x=3,y=2 or x=2,y=3"),
+    (r"2k\pi, k \in \mathbb{Z}", r"2\pi k, k \in \mathbb{Z}"), (r"x \in \mathbb{R}, x \neq 3", r"x \ne 3"),
+    (r"x > 2, x \ne 3", r"(2,3)\cup(3,\infty)"), ("{x | x < 2}", r"(-\infty, 2)"), ("x<2 || x>3", "x<2 or x>3"),
+    ("x > 2 && x < 3", "(2,3)"), (r"x<2 \text{ or }x>3", r"(-\infty,2)\bigcup(3,\infty)"), ("$15 per hour", "15"),
+    (r"\$15/hour", "15 dollars per hour"), ("$5 an hour", "5"), ("F(1,2) = 5", "F(1,2) = 5.0"),
+    ("1, 2 or 3", "3,1,2"), ("x = 1, 2 or 3", "1,2,3"), ("x=1, x=2 or x=3", "1,2,3"), (r"x \ne 1, 2", r"x \ne 2, 1"),
 ]  # fmt: skip
 
 DIFFERENT = [
@@ -332,4 +340,11 @@ DIFFERENT = [
     (r"(\pm 2, 3)", "(2,3)"), (r"(\pm 2, \pm 3)", "(2,3), (-2,-3)"), ("all real numbers except 0", r"\mathbb{R}"),
     (r"60^\circ30'", "60.3"), ("1.000.000", "1"), ("18 dollars and 50 cents", "18"), ("A(1,2)", "B"),
     ("f(1,2)", "(1,2)"), ("C(5,2)", "10"), ("5 lb", "£5.5"),
+    # near those
+    ("x=2,y=3 or x=3,y=2", "x=2,y=2 or x=3,y=3"), (r"\pm 1, 2", "1,2"), (r"\pm 1, \pm 2", "1,-1"),
+    (r"2k\pi, k \in \mathbb{Z}", r"2\pi k, k \in \mathbb{N}"), ("$15 per hour", "$15 per day"),
+    ("x<2 || x>3", "x<2 && x>3"), (r"x \in \mathbb{R}, x \neq 3", r"x \in \mathbb{R}"), ("{x | x < 2}", "x>2"),
+    (r"x > 2, x \ne 3", "x > 2"), ("x=1 or x=2", "x=1 and y=2"), ("$18/5", "18/5 euros"),
+    ("2 hours 70 minutes", "2.7 hours"), ("(1,2) and (2,3)", "(1,3)"), ("5 m 3 s", "5 m"),
+    ("F(1,2) = 5", "F(2,1) = 5"),
 ]  # fmt: skip
