@@ -80,6 +80,12 @@ class LivePage:
         self._pictures: dict[str, bytes | None] = {}
         self._samples_version = ""
         self._samples_changed_at = 0.0
+        self._beat = 0.0
+        """The run's clock in the status that was read last."""
+        self._beat_seen_at = 0.0
+        """When that status was first read, by this clock."""
+        self._was_seen_alive = False
+        """Whether the status has changed since this page was created."""
 
     @property
     def name(self) -> str:
@@ -230,11 +236,28 @@ class LivePage:
         if "ended" in facts:
             ended = str(facts["ended"])
             return (ended, "", step) if ended in ("finished", "stopped") else ("failed", ended, step)
-        silent = self._clock() - facts["time"]
+        silent = self._silent_s(facts["time"])
         if silent > STALE_S:
             cause = "It was killed or suspended, or its disk refuses writes."
             return f"no sign of life for {clock_text(silent)}", cause, step
         return "running", "", step
+
+    def _silent_s(self, beat: float) -> float:
+        """Return the seconds since the status was written.
+
+        The run's node may have another clock than this machine, so what counts is when the status was seen to change.
+        Until that is seen both are taken to have the same clock.
+
+        Args:
+            beat: The run's clock in the status.
+        """
+        now = self._clock()
+        if beat != self._beat:
+            self._was_seen_alive = self._beat != 0.0
+            self._beat = beat
+            self._beat_seen_at = now
+        unchanged = now - self._beat_seen_at
+        return unchanged if self._was_seen_alive else max(unchanged, now - beat)
 
     def _trained_last(self) -> list[Sample]:
         return spread_over_groups(last_trained_of(self.run_dir)[1], SAMPLES)

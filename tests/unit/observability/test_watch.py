@@ -15,6 +15,7 @@ from openrlhf_tir.observability.live_page import REDRAW_S, LivePage, check_is_ru
 from openrlhf_tir.observability.watch import watch_app
 from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.telemetry import heartbeat
+from openrlhf_tir.telemetry.heartbeat import STALE_S
 from openrlhf_tir.telemetry.metrics import MetricsLog
 from openrlhf_tir.telemetry.trajectories import TrajectoryLog
 from openrlhf_tir.types import Group, GroupKey, Task, Verdict
@@ -113,6 +114,20 @@ def test_the_page_shows_an_update_when_it_is_there_and_draws_again_at_most_every
     assert client.get("/state.json").json()["figures"] == after["figures"]
     clock.now += REDRAW_S
     assert client.get("/state.json").json()["figures"] != after["figures"]
+
+
+@pytest.mark.parametrize("ahead_s", [-300.0, 300.0])
+def test_a_run_on_a_node_whose_clock_differs_lives_as_long_as_its_status_changes(client, tmp_path, clock, ahead_s):
+    def shown() -> str:
+        return client.get("/").text
+
+    for _ in range(2):
+        clock.now += 3.0
+        write_status(tmp_path, time=clock.now + ahead_s, stage="starting engines")
+        page = shown()
+    assert "running" in page and "no sign of life" not in page
+    clock.now += STALE_S + 1
+    assert "no sign of life" in shown()
 
 
 def test_samples_are_asked_for_again_when_a_group_ended_and_at_most_every_few_seconds(client, tmp_path, clock):
