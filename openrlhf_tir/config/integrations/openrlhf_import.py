@@ -200,6 +200,13 @@ def _set_method(flags: CommandFlags, draft: Draft) -> None:
                 f"The estimator {estimator} compares the responses of a prompt, and there is one: every advantage is 0,"
                 " and OpenRLHF refuses it. Give --rollout.n_samples_per_prompt."
             )
+        if "algo.dynamic_filtering_enable" in flags:
+            draft.unset("filter.names")
+            draft.unset("filter.accuracy_range")
+            draft.differs(
+                f"{flags.text('algo.dynamic_filtering_enable')}: left out, OpenRLHF refuses it with one response to a"
+                " prompt, whose accuracy is 0 or 1. Give --rollout.n_samples_per_prompt."
+            )
     if not draft.settings.get("train.agent_func_path"):
         set_no_tool(draft)
     if "filter.names" not in draft.settings:

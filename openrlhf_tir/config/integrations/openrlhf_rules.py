@@ -176,6 +176,11 @@ def _leave_out(rows: Iterable[NotRead], flags: CommandFlags) -> None:
         if row.when(flags):
             for name in row.names:
                 flags.drop(name, row.why)
+    if "\\n" in str(flags.first("data.input_template")) and "data.input_template" in flags:
+        flags.notes.append(
+            f"{flags.text('data.input_template')}: its \\n are a backslash and an n each, as OpenRLHF takes them with a"
+            " warning. For line breaks write $'...' around it in bash, and import again."
+        )
 
 
 def _leave_out_critic(flags: CommandFlags) -> None:

@@ -352,6 +352,21 @@ def test_a_flag_with_too_few_values_is_named_with_those_that_it_has():
     assert said(of_flags(f"{NEEDED} --actor.adam.betas 0.9,0.95"), "--actor.adam.betas 0.9,0.95", "2 numbers")
 
 
+def test_a_filter_of_groups_of_one_is_left_out_as_openrlhf_refuses_it():
+    recipe = of_flags(f"{NEEDED} --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0.2 0.8")
+    assert not recipe.config.filter.names and not recipe.problems
+    assert said(recipe, "dynamic_filtering_enable", "one response", "n_samples_per_prompt")
+    assert not said(recipe, "accuracy_range")
+
+
+@pytest.mark.parametrize(("text", "template", "is_said"), [("'{}\\nA'", r"{}\nA", True), ("$'{}\\nA'", "{}\nA", False)])
+def test_line_breaks_of_a_template_are_those_that_bash_hands_on(text, template, is_said):
+    (command,) = read_text(f"run {NEEDED} --data.input_template {text}").commands
+    recipe = import_train_ppo(command.words[1:], Source("x", []))
+    assert recipe.config.data.input_template == template
+    assert said(recipe, "input_template", "backslash") == is_said
+
+
 def test_icepop_of_0_9_is_todays_mask_of_tokens():
     recipe = of_flags(f"{NEEDED} --enable_vllm_is_correction --use_icepop --vllm_is_truncated_threshold 0.5 2")
     expected = {
