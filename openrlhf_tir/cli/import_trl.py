@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from ..config.integrations.bash_script import Command, read_script, readable
+from ..config.integrations.bash_script import Command, Script, read_script, readable
 from ..config.integrations.recipe_draft import checked, checked_fine_tuning
 from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.script_call import Call, Devices, devices_of_launcher, is_launched
 from ..config.integrations.separate_gpus import FILES_OF_THE_USER, say_turns
-from ..config.integrations.shared_settings import existing_path
+from ..config.integrations.shared_settings import existing_path, written_text
 from ..config.integrations.trl_import import import_trl
 from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_script, read_trl_text, text_of_command
 from ..config.integrations.trl_sft import import_trl_sft
@@ -32,6 +32,8 @@ from .imports import (
 
 _OF_TRL = re.compile(r"(?:.*/)?trl[./]scripts[./](grpo|rloo|sft)(?:\.py)?")
 """TRL's own scripts, which its commands start."""
+_OF_ACCELERATE = ("num_processes", "num_machines", "accelerate_config")
+"""Arguments that TRL's commands hand on to accelerate, from their YAML file as well."""
 EXAMPLES = """example
   openrlhf-tir import-trl train_grpo.py --out my_run/grpo.toml
       my_run/grpo.toml and beside it my_run/grpo_functions.py, with the script's reward functions and tools
@@ -69,11 +71,12 @@ def run(args: argparse.Namespace) -> int:
     path = Path(name)
     devices: Devices | None = Devices()
     if path.suffix in (".sh", ".bash", ".slurm", ".sbatch"):
-        started = _from_bash(path, words)
+        read = read_script(path, arguments=words)
+        started = _commands_of(read, path)
         chosen = chosen_command(args.number, [call for call, _, _ in started])
         script, path = next((script, path) for call, script, path in started if call is chosen)
         if is_launched(chosen.launcher):
-            devices = devices_of_launcher(chosen.launcher, (Path(), Path(name).parent))
+            devices = devices_of_launcher(chosen.launcher, (Path(), Path(name).parent), read.files)
     elif args.number != 1:
         raise ConfigError(f"--number {args.number}: {name} is no bash script, and one command. Leave --number out.")
     else:
@@ -115,21 +118,20 @@ def run(args: argparse.Namespace) -> int:
     return give_recipe(args, imported, text, command, files)
 
 
-def _from_bash(path: Path, words: Sequence[str]) -> list[tuple[Call, TrlScript, Path]]:
+def _commands_of(read: Script, path: Path) -> list[tuple[Call, TrlScript, Path]]:
     """Return what a bash script starts: `accelerate launch train.py --flags`, or `trl grpo --flags`.
 
     Args:
+        read: What it would do.
         path: The bash script.
-        words: Its arguments.
 
     Returns:
         For each command that trains the command, the trainer's arguments, and the Python script (the bash script for a
         command of TRL's).
 
     Raises:
-        ConfigError: It cannot be read, or starts none of TRL's trainers.
+        ConfigError: It starts none of TRL's trainers.
     """
-    read = read_script(path, arguments=words)
     for note in read.notes:
         say(note)
     failed: ConfigError | None = None
@@ -168,17 +170,18 @@ def _started(command: Command, path: Path, files: Mapping[str, str]) -> tuple[Ca
         behind = command.words[i + 1 :]
         of_trl = _OF_TRL.fullmatch(word)
         if Path(word).name == "trl" and behind and behind[0] in COMMANDS:
-            call = Call(f"trl {behind[0]}", tuple(launcher), behind[1:], command.line)
-            return call, read_trl_text(text_of_command(behind[0]), path, behind[1:]), path
+            script = read_trl_text(text_of_command(behind[0]), path, behind[1:], files)
+            told = [f"--{name}={script.config[name]}" for name in _OF_ACCELERATE if name in script.config]
+            return Call(f"trl {behind[0]}", ("trl", *told), behind[1:], command.line), script, path
         if not word.endswith(".py") and of_trl is None:
             continue
         call = Call(word, tuple(launcher[:i]), behind, command.line)
-        text = next((text for name, text in files.items() if Path(name) == Path(word)), None)
+        text = written_text(word, files)
         if text is not None:
-            return call, read_trl_text(text, Path(word), behind), Path(word)
+            return call, read_trl_text(text, Path(word), behind, files), Path(word)
         file = existing_path(word, (Path(), path.parent))
         if file is not None:
-            return call, read_trl_script(file, behind), file
+            return call, read_trl_script(file, behind, files), file
         if of_trl is not None:
-            return call, read_trl_text(text_of_command(of_trl[1]), path, behind), path
+            return call, read_trl_text(text_of_command(of_trl[1]), path, behind, files), path
     return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .shared_settings import existing_path, yaml_table
+from .shared_settings import existing_path, table_of_yaml, written_text, yaml_table
 
 _OF_ACCELERATE = ("accelerate", "accelerate.commands.launch", "trl")
 """Launchers that count the processes of all nodes."""
@@ -56,18 +57,26 @@ def is_launched(words: Sequence[str]) -> bool:
     return any(Path(word).name in _LAUNCHERS for word in words)
 
 
-def devices_of_launcher(words: Sequence[str], directories: Iterable[Path] = ()) -> Devices | None:
+def devices_of_launcher(
+    words: Sequence[str], directories: Iterable[Path] = (), files: Mapping[str, str] = MappingProxyType({})
+) -> Devices | None:
     """Return the GPUs that a launcher was told of, by flags or by accelerate's file; None where only its machine knows
     them.
 
     Args:
         words: The launcher with its flags.
         directories: Where the path of accelerate's file may begin, the likeliest first.
+        files: The files that the script writes itself.
     """
     table: dict[str, Any] = {}
     if config := _value_of(_CONFIGS, words):
         path = existing_path(config, directories)
-        table = {"num_processes": _CONFIGS_OF_TRL.get(config)} if path is None else yaml_table(path)
+        text = written_text(config, files)
+        table = {"num_processes": _CONFIGS_OF_TRL.get(config)}
+        if text is not None:
+            table = table_of_yaml(text, config)
+        elif path is not None:
+            table = yaml_table(path)
     nodes = _whole(_value_of(_NODES, words) or table.get("num_machines") or nodes_included(words))
     per_node = gpus_of_launcher(words)
     is_accelerate = any(Path(word).name in _OF_ACCELERATE for word in words)

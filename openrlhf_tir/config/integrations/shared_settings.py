@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,31 @@ def yaml_table(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file cannot be read.
     """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is no YAML that can be read: {str(e).splitlines()[0]}. Correct it.") from None
+    return table_of_yaml(text, str(path))
+
+
+def table_of_yaml(text: str, name: str) -> dict[str, Any]:
+    """Return the table in a text of YAML, as `yaml_table` does; `name` is its file.
+
+    Raises:
+        ConfigError: It is no YAML.
+    """
     import yaml
 
     try:
-        table = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise ConfigError(f"{path} is no YAML that can be read: {str(e).splitlines()[0]}. Correct it.") from None
+        table = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise ConfigError(f"{name} is no YAML that can be read: {str(e).splitlines()[0]}. Correct it.") from None
     return with_numbers(table) if isinstance(table, dict) else {}
+
+
+def written_text(name: str, files: Mapping[str, str]) -> str | None:
+    """Return the text of a file that a bash script writes itself, by its path; None where it writes none."""
+    return next((text for path, text in files.items() if os.path.abspath(path) == os.path.abspath(name)), None)
 
 
 def with_numbers(value: Any) -> Any:

@@ -25,7 +25,7 @@ NEEDS_NOTHING = re.compile(
     "|save_total_limit|save_only_model|overwrite_output_dir|per_device_eval_batch_size|eval_(steps|strategy)|do_.*"
     "|run_name|shuffle_dataset|use_liger.*|gradient_checkpointing_.*|attn_implementation|num_completions_to_print"
     "|cache_implementation|generation_batch_size|steps_per_generation|ddp_.*|fsdp.*|pad_.*|dataset_num_proc"
-    "|activation_offloading"
+    "|activation_offloading|accelerate_config|num_processes|num_machines|machine_rank|main_process_(ip|port)|gpu_ids"
 )
 ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla", "paged_adamw_32bit")
 DTYPES = ("auto", "bfloat16", "bf16", "float32", "fp32")

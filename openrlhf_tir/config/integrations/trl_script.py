@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...errors import ConfigError
@@ -22,7 +23,7 @@ from .bash_script import unknowns
 from .python_script.function_names import function_names
 from .python_script.syntax import called
 from .python_script.values import UNKNOWN, SourceReader, literal
-from .shared_settings import existing_path, yaml_table
+from .shared_settings import existing_path, table_of_yaml, written_text, yaml_table
 from .trl_configs import PEFT_FLAGS, Reached
 
 TRAINERS = ("GRPOTrainer", "RLOOTrainer", "SFTTrainer", "AsyncGRPOTrainer")
@@ -42,6 +43,7 @@ from trl import {kind}Config, {kind}Trainer
 )
 """
 """What `trl grpo --flags` and its like run, as far as it is read here."""
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 CALLED_NO = ("no_cuda",)
 """An argument of transformers whose own name begins so."""
 COMMANDS = {"grpo": "GRPO", "rloo": "RLOO", "sft": "SFT"}
@@ -99,8 +101,8 @@ class TrlScript:
         return ast.unparse(self.arguments[name]) if name in self.arguments else ""
 
 
-def read_trl_script(path: Path, words: Sequence[str]) -> TrlScript:
-    """Return what a script's trainer is given.
+def read_trl_script(path: Path, words: Sequence[str], files: Mapping[str, str] = NO_FILES) -> TrlScript:
+    """Return what a script's trainer is given; the arguments are those of `read_trl_text`.
 
     Raises:
         ConfigError: The file cannot be read, is no Python, or makes no trainer of TRL's.
@@ -109,16 +111,17 @@ def read_trl_script(path: Path, words: Sequence[str]) -> TrlScript:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"The script {path} cannot be read: {e}. Give the path of a Python script.") from None
-    return read_trl_text(text, path, words)
+    return read_trl_text(text, path, words, files)
 
 
-def read_trl_text(text: str, path: Path, words: Sequence[str]) -> TrlScript:
+def read_trl_text(text: str, path: Path, words: Sequence[str], files: Mapping[str, str] = NO_FILES) -> TrlScript:
     """Return what the trainer of a script's text is given.
 
     Args:
         text: The script.
         path: Its file, beside which modules and files of arguments are found.
         words: The flags that it is given.
+        files: The files that a bash script writes before it starts this one.
 
     Raises:
         ConfigError: It is no Python, or makes no trainer of TRL's.
@@ -130,7 +133,7 @@ def read_trl_text(text: str, path: Path, words: Sequence[str]) -> TrlScript:
             f"{path}:{e.lineno}: {e.msg}. Give a Python script that makes one of TRL's trainers."
         ) from None
     flags = dict(_flags(words))
-    given = {**_config_file(flags.pop("config", None), path), **flags}
+    given = {**_config_file(flags.pop("config", None), path, files), **flags}
     reader, declared = _reader_of(tree, given, path.parent)
     trainers = reader.kinds(TRAINERS)
     call = _trainer_call(reader, trainers, path)
@@ -224,7 +227,7 @@ def _trains(call: ast.Call) -> bool:
     return called(call).endswith("Trainer") and isinstance(call.func, ast.Name)
 
 
-def _config_file(name: Any, script: Path) -> dict[str, Any]:
+def _config_file(name: Any, script: Path, files: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments in the YAML file of --config, which TrlParser reads.
 
     Raises:
@@ -233,9 +236,13 @@ def _config_file(name: Any, script: Path) -> dict[str, Any]:
     if not isinstance(name, str):
         return {}
     path = existing_path(name, (Path(), script.parent))
-    if path is None:
+    text = written_text(name, files)
+    if text is not None:
+        table = table_of_yaml(text, name)
+    elif path is not None:
+        table = yaml_table(path)
+    else:
         raise ConfigError(f"--config {name}: there is no such file. Give the path of the script's YAML file.")
-    table = yaml_table(path)
     if not table:
         raise ConfigError(f"--config {name} holds no arguments by name. Give the path of the script's YAML file.")
     return table

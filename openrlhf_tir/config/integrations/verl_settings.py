@@ -293,9 +293,10 @@ def _leave_out_unreadable(values: dict[str, Any], draft: Draft) -> None:
 
 
 def _fault_of(name: str, value: Any) -> str:
-    """Return why verl could not use a value that a command gives, "" where it could. null is no fault."""
-    if value is None:
-        return ""
+    """Return why verl could not use a value that a command gives, "" where it could."""
+    if value is None:  # of a switch it is as good as false
+        default = DEFAULTS.get(name)
+        return "" if default is None or isinstance(default, bool) else "stands where verl has a value"
     if name in NUMBERS and not _is_number(value):
         return "is no number"
     if name in LISTS_OF_NUMBERS and not (isinstance(value, list) and all(map(_is_number, value))):

@@ -1584,3 +1584,19 @@ def test_a_script_that_is_written_on_the_way_and_those_of_trl_are_read(tmp_path,
     assert main(["import-trl", "--out", str(tmp_path / "r.toml"), str(tmp_path / "s.sh")]) == 0
     recipe = tomllib.loads((tmp_path / "r.toml").read_text())
     assert recipe["algo"]["kl"]["init_coef"] == 0.04 and recipe["actor"]["model_name_or_path"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("more", "flags"), [("", "--accelerate_config acc.yaml"), ("num_processes: 3\n", ""), ("", "--num_processes 3")]
+)
+def test_files_of_arguments_that_a_bash_script_writes_itself_are_read(tmp_path, capsys, more, flags):
+    (tmp_path / "s.sh").write_text(
+        f"cat > args.yaml <<EOF\nmodel_name_or_path: m\ndataset_name: rows\nlearning_rate: 2e-6\n{more}EOF\n"
+        "cat > acc.yaml <<EOF\nnum_processes: 3\nEOF\n"
+        f"trl grpo --config args.yaml {flags} --bogus 3\n"
+    )
+    assert main(["import-trl", "--out", str(tmp_path / "r.toml"), str(tmp_path / "s.sh")]) == 0
+    actor = tomllib.loads((tmp_path / "r.toml").read_text())["actor"]
+    assert (actor["model_name_or_path"], actor["learning_rate"], actor["num_gpus_per_node"]) == ("m", 2e-6, 3)
+    told = capsys.readouterr().err
+    assert "bogus=3" in told and "accelerate_config=" not in told and "num_processes=" not in told

@@ -567,3 +567,10 @@ def test_lists_with_what_is_no_number_and_a_penalty_without_a_length_are_said():
     assert made.draft.settings == settings(*GRPO)
     for name in (f"{buffer}.len", "optim.betas"):
         assert any(name in sentence for sentence in made.draft.differences)
+
+
+def test_null_where_verl_has_a_value_is_said_and_is_no_text():
+    names = ("trainer.project_name", "trainer.experiment_name", "custom_reward_function.name", "data.prompt_key")
+    made = recipe(*GRPO, "custom_reward_function.path=f.py", *(f"{name}=null" for name in names))
+    assert "None" not in str([*made.draft.settings.values()]).replace("None]", "").replace(", None,", ",")
+    assert all(any(name in sentence for sentence in made.draft.differences) for name in names)
