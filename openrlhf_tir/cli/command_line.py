@@ -127,12 +127,22 @@ def _not_installed(missing: ModuleNotFoundError) -> ConfigError:
     )
 
 
+AWAY = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EREMOTEIO, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO)
+"""Errors of a disk that is broken, or whose file server or FUSE process is gone."""
+
+
 def _refused(error: OSError) -> TirError:
     """Return the error for a file or an output that a disk refuses.
 
     Raises:
         OSError: It is of another kind: a bug of ours, unless the command has explained it.
     """
+    if error.errno in AWAY and (error.filename is not None or error.errno == errno.ESTALE):
+        return InfraError(
+            f"{error.filename or 'A file'} cannot be read or written: {error.strerror}. Its disk is away: mount it"
+            " again, and repeat the command.",
+            code="path",
+        )
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if not full and (error.errno not in (errno.EACCES, errno.EROFS, errno.EISDIR) or error.filename is None):
         raise error

@@ -54,13 +54,16 @@ def test_a_full_disk_behind_the_output_is_one_line(monkeypatch, capsys):
         sys.stdout.close()  # as Python does at its end: the rest went nowhere
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EISDIR])
-def test_a_file_that_the_system_refuses_is_named_in_one_line(number, here, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.EACCES, 2), (errno.EROFS, 2), (errno.EISDIR, 2), (errno.EIO, 3), (errno.ESTALE, 3), (errno.ENOTCONN, 3)],
+)
+def test_a_file_that_the_system_refuses_is_named_in_one_line(number, code, here, monkeypatch, capsys):
     def refuse(run_dir):
         raise OSError(number, "refused", "run/report.html")
 
     monkeypatch.setattr("openrlhf_tir.observability.report.build.build_report", refuse)
-    assert main(["report", "run"]) == 2
+    assert main(["report", "run"]) == code
     err = capsys.readouterr().err
     assert "run/report.html" in err and len(err.splitlines()) == 1
 
