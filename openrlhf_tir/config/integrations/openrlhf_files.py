@@ -11,7 +11,10 @@ from .shared_settings import existing_path, say_no_file, say_not_named, set_run_
 
 DEFAULT = "OpenRLHF's default"
 """The reason of a setting that the command does not say; a recipe's head lists them."""
-FILES = ("train.agent_func_path", "reward.remote_url", "data.prompt_dataset", "eval.dataset", "sft.dataset")
+FILES = (
+    *("train.agent_func_path", "reward.remote_url", "data.prompt_dataset", "eval.dataset"),
+    *("sft.dataset", "sft.eval_dataset"),
+)
 MODELS = ("actor.model_name_or_path", "critic.model_name_or_path", "reward.model_name_or_path")
 IN_RUN_DIR = {"ckpt.output_dir": "model", "ckpt.path": "ckpt", "logger.tensorboard_dir": "tensorboard"}
 """Directories of a run -> their place in run_dir where the command's is of another machine."""

@@ -20,7 +20,7 @@ from ...algorithms.advantages import ESTIMATORS
 from ...algorithms.losses import LOSSES
 from ..catalog import value_at
 from ..inactive import inactive_settings
-from ..openrlhf_flags import ALL_RULES, RULES, Becomes, Implied, Only, Refused, Same, translate
+from ..openrlhf_flags import ALL_RULES, RULES, SCHEDULERS, Becomes, Implied, Only, Refused, Same, translate
 from ..problems import Problems
 from ..schema import Config
 from ..settings import attempt
@@ -273,24 +273,24 @@ def _set_correction(draft: Draft) -> None:
 def _set_schedules(flags: CommandFlags, draft: Draft) -> None:
     for role in ("actor", "critic"):
         name = f"{role}.lr_scheduler"
-        if name not in flags:
-            continue
-        schedule = flags.first(name)
-        if schedule in (*ENDS_AS_HERE, *ENDS_AT_ZERO, "constant"):
-            set_ends_of_schedule(draft, role, schedule)
-        else:
-            draft.set(name, "constant")
-            draft.differs(f"--{name} {schedule}: constant, this project has no such schedule.")
+        if name in flags:
+            set_schedule(draft, role, flags.first(name), flags.text(name))
 
 
-def set_ends_of_schedule(draft: Draft, section: str, schedule: str) -> None:
-    """Set whether a schedule of transformers warms up, and where it ends.
+def set_schedule(draft: Draft, section: str, schedule: str, flag: str) -> None:
+    """Set a schedule of transformers: whether it warms up, and where it ends.
 
     Args:
         draft: The recipe.
         section: The section that has the settings of the schedule.
         schedule: Its name in transformers.
+        flag: The flag as the script wrote it.
     """
+    if schedule not in (*ENDS_AS_HERE, *ENDS_AT_ZERO, "constant"):
+        draft.set(f"{section}.lr_scheduler", "constant")
+        draft.differs(f"{flag}: constant, this project has no such schedule.")
+        return
+    draft.set(f"{section}.lr_scheduler", SCHEDULERS.get(schedule, schedule))
     if schedule == "constant":
         draft.set(f"{section}.lr_warmup_ratio", 0.0, "transformers' constant does not warm up")
     elif schedule not in ENDS_AS_HERE:

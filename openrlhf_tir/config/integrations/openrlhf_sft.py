@@ -11,7 +11,7 @@ from ..openrlhf_flags import RULES, SCHEDULERS, Refused
 from ..schema import Config
 from .openrlhf_command_flags import CommandFlags, read_flags
 from .openrlhf_files import DEFAULT, IN_RUN_DIR, Source, set_files, set_outputs
-from .openrlhf_import import same, set_ends_of_schedule, take_checked_values
+from .openrlhf_import import same, set_schedule, take_checked_values
 from .openrlhf_parsers import TRAIN_SFT
 from .openrlhf_rules import apply_rules_of_sft
 from .recipe_draft import Draft, Imported, checked_fine_tuning
@@ -84,10 +84,10 @@ def _set_given(flags: CommandFlags, draft: Draft) -> None:
         elif name == "ckpt.load_enable":
             draft.set("train.resume_or_start", True, "--ckpt.load_enable")
         elif (setting := _setting_of(name)) is not None:
-            value = flags.setting(name)
             if name == "lr_scheduler":
-                set_ends_of_schedule(draft, "sft", value)
-            draft.set(setting, _value_here(setting, value))
+                set_schedule(draft, "sft", flags.setting(name), flags.text(name))
+            else:
+                draft.set(setting, flags.setting(name))
         elif name not in NEEDS_NOTHING:
             flags.drop(name, "Fine-tuning here has nothing of the kind.")
 

@@ -60,6 +60,16 @@ class Commands(Conditions):
         for child in node.named_children:
             if child.type == "variable_assignment":
                 self._variable_assignment(child)
+                continue
+            for word in self.words(child):  # export $(xargs < .env)
+                name, equals, value = word.partition("=")
+                if unknowns(name):
+                    self.script.note(
+                        f"Line {self.line(node)}: what `{readable(self.raw(node))}` sets only a run can tell. Export"
+                        " it, and import again."
+                    )
+                elif equals and name.isidentifier():
+                    self.variables[name] = value
 
     def _variable_assignment(self, node: Node) -> None:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")

@@ -111,6 +111,7 @@ def words(text: str, **environ: str) -> list[str]:
         ("run $'Q: {}\\nA:\\t\\'x\\'' --x=$'\\x41\\102\\u00e9\\q\\ud800'",
          ["run", "Q: {}\nA:\t'x'", "--x=ABé\\q\\ud800"]),
         ("printf -v N 'run-%s_%03d%%' a 7; run $N $(printf '%s-%d\\n' b 8)", ["run", "run-a_007%", "b-8"]),
+        ("L='A=1 B=2'; export $L C $(cat <<EOF\nD=3\nEOF\n); run $A $B $C $D", ["run", "1", "2", "3"]),
         ("run $(seq 2) $(seq 3 -1 1)", ["run", "1", "2", "3", "2", "1"]),
     ],
 )  # fmt: skip
@@ -334,6 +335,7 @@ def test_a_condition_that_is_taken_to_hold_is_said(text):
         ("[[ $(nproc) -ge 8 ]] || export X=2", "`[[ $(nproc) -ge 8 ]]`", ""),
         ("case $(hostname) in a) X=1;; *) X=2;; esac", "`*)`", "2"),
         ("case $(hostname) in a) X=1;; esac", "none", ""),
+        ("export $(xargs < /nowhere/.env)", "`export $(xargs < /nowhere/.env)`", ""),
     ],
 )
 def test_a_value_that_depends_on_what_only_a_run_can_tell_is_said(text, source, word):

@@ -23,6 +23,7 @@ from openrlhf_tir.config.integrations.openrlhf_command_flags import FROM_ONE_ON,
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY, TRAIN_SFT
+from openrlhf_tir.config.integrations.openrlhf_sft import import_train_sft
 from openrlhf_tir.config.integrations.rehearsal import rehearse
 from openrlhf_tir.config.integrations.script_call import Call, gpus_of_launcher
 from openrlhf_tir.config.settings import load
@@ -214,6 +215,19 @@ def test_fine_tuning_on_several_nodes_stays_on_them():
         "actor.num_nodes": 2,
         "actor.num_gpus_per_node": 4,
     }
+
+
+def test_fine_tuning_names_its_files_by_absolute_paths_and_a_schedule_that_is_not_here(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("")
+    flags = "--model.model_name_or_path m --data.dataset ./rows.jsonl --eval.dataset ./rows.jsonl --lr_scheduler foo"
+    recipe = import_train_sft(flags.split(), Source("x", [tmp_path]), None, None)
+    expected = {
+        "sft.dataset": str(tmp_path / "rows.jsonl"),
+        "sft.eval_dataset": str(tmp_path / "rows.jsonl"),
+        "sft.lr_scheduler": "constant",
+    }
+    assert {name: recipe.draft.settings[name] for name in expected} == expected
+    assert said(recipe, "--lr_scheduler foo: constant") and not recipe.problems
 
 
 def test_a_slurm_wrapper_leads_to_the_script_that_it_sources():
