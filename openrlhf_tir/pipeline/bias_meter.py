@@ -116,7 +116,8 @@ class SelectionMeter:
         return sum(n for (b, _, s), n in self._run.items() if (b, s) == (by, stage))
 
     def _distance(self, by: str) -> float:
-        kept, trained = self._total(by, "kept"), self._total(by, "trained")
+        kept = self._total(by, "kept")
+        trained = self._total(by, "trained")
         names = {name for b, name, _ in self._run if b == by}
         return 0.5 * sum(
             abs(self._run[by, name, "kept"] / kept - self._run[by, name, "trained"] / trained) for name in names

@@ -37,7 +37,8 @@ class Live:
     def status(self, activity: Mapping[str, float]) -> Status:
         """The status now. `activity`: the sum of what the rollout actors report, {} where none answered."""
         now = asyncio.get_running_loop().time()
-        scheduler, progress = self.scheduler, self.progress
+        scheduler = self.scheduler
+        progress = self.progress
         if self._began_at is None and scheduler.rolling:
             self._began_at = now
         return Status(
@@ -70,7 +71,8 @@ class Live:
         self._tokens.append((now, tokens))
         while len(self._tokens) > 2 and now - self._tokens[0][0] > RATE_WINDOW_S:
             self._tokens.popleft()
-        (since, before), (until, after) = self._tokens[0], self._tokens[-1]
+        since, before = self._tokens[0]
+        until, after = self._tokens[-1]
         return (after - before) / (until - since) if until > since else None
 
     def _until_first_step(self, now: float) -> float | None:

@@ -199,8 +199,15 @@ class Saver:
             await self.wait_until_written()
 
     async def _commit(self, snapshot: SchedulerSnapshot, due: bool, evaluation: Evaluation | None) -> None:
-        """Write a snapshot, in the background. A disk that refuses costs this checkpoint; other errors end the run."""
-        ledger, before = self.scheduler.ledger, self.best
+        """Write a snapshot, in the background. A disk that refuses costs this checkpoint and raises nothing.
+
+        Raises:
+            PayloadLost: A buffered group was lost with its node. The ranks start again, as after LearnerDied.
+            LearnerDied: A rank died before its files were written.
+            PipelineError: The ledger could not be written, which ends the run.
+        """
+        ledger = self.scheduler.ledger
+        best_before = self.best
         try:
             groups = await self.rollout.fetch([item.payload for _, item in snapshot.accepted])
             if evaluation is not None:
@@ -222,7 +229,7 @@ class Saver:
             facts = {**scheduler_state.to_facts(snapshot, self.settings), EVALUATION_PENDING: pending}
             await self.checkpoints.commit(snapshot.version, facts, rows, self.learner, score)
         except OSError as e:
-            self.best = before
+            self.best = best_before
             self._refused(snapshot, e)
             return
         self.last_committed_snapshot = self.last_snapshot

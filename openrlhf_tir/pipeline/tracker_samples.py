@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 EVERY_S = 30.0
 CHARACTERS = 4000
 """Characters of a prompt's end, and of a response's beginning, that are shown."""
-ACCEPTED, DROPPED = "rollout/sample_accepted", "groups/sample_dropped"
+ACCEPTED = "rollout/sample_accepted"
+DROPPED = "groups/sample_dropped"
 
 
 class TrackerSamples:

@@ -33,7 +33,8 @@ def begin(checkpoints: Checkpoints, path: Path, ledger: Path) -> tuple[Path, str
     Returns:
         The checkpoint to resume from, and a sentence about what was done.
     """
-    state, rows = checkpoints.state(path), stored.read(path)
+    state = checkpoints.state(path)
+    rows = stored.read(path)
     aside = _set_aside(ledger)
     new = Ledger(ledger)
     for key in [*(GroupKey(*group["key"]) for group in state["rolling"]), *(group.key for group, _, _ in rows)]:
