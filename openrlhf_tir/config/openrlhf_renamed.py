@@ -79,3 +79,26 @@ def _names() -> dict[str, str]:
 
 NAMES = _names()
 """{"pretrain": "actor.model_name_or_path", ...}"""
+SWITCHES_WITH_A_VALUE = {
+    "bf16": ("ds.param_dtype", "bf16"),
+    "flash_attn": ("ds.attn_implementation", "flash_attention_2"),
+    "use_kl_estimator_k3": ("algo.kl.estimator", "k3"),
+    "use_icepop": ("algo.advantage.is_correction_type", "icepop"),
+}
+"""Flat switches -> the flag that they became, and its value."""
+OLD_CORRECTION = {
+    "enable_vllm_is_correction": "algo.advantage.is_correction_enable",
+    "vllm_is_correction_type": "algo.advantage.is_correction_type",
+}
+"""Flat flags of the correction for the engine -> their names of 0.11.0, which RULES_0_11_0 reads."""
+GONE = {
+    "actor_init_on_gpu": "it is no flag of OpenRLHF 0.11.2 either: models are always made where they are trained.",
+    "ptx_coef": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
+    "pretrain_data": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
+    "pretrain_data_probs": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
+    "pretrain_split": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
+    "perf": "every run measures its stages: see its report.html.",
+    "disable_trace_cache": "ZeRO-3 needs no help here with models whose layers run in a changing order.",
+    "aux_loss": "balance experts with actor.aux_loss_coef.",
+}
+"""Flat flags that OpenRLHF itself has dropped -> what became of them."""
