@@ -7,19 +7,19 @@ OpenRLHF's defaults (PPO with one sample, no filter, no tool), which are not thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from .catalog import known_keys
 from .openrlhf_flags import ALL_RULES, Becomes, Implied, Only, Refused, Same
-from .openrlhf_renamed import NAMES
+from .openrlhf_renamed import GONE, NAMES, OLD_CORRECTION, SWITCHES_WITH_A_VALUE
 
 IMPORT = "openrlhf-tir import-openrlhf"
 
 
 def is_foreign(name: str) -> bool:
     """Return True for a flag that OpenRLHF has or had, and this project does not."""
-    return (name in ALL_RULES or name in NAMES) and name not in known_keys()
+    names = (ALL_RULES, NAMES, SWITCHES_WITH_A_VALUE, OLD_CORRECTION, GONE)
+    return any(name in table for table in names) and name not in known_keys()
 
 
 def answers(flags: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
@@ -36,9 +36,15 @@ def answers(flags: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
 
 def meaning(name: str, values: Sequence[str]) -> str:
     """Return what a flag of OpenRLHF is here, behind "--name is"."""
-    new = NAMES.get(name, name)
+    if name in GONE:
+        return f"a flag that OpenRLHF once had. There is none here: {GONE[name]}"
+    if name in SWITCHES_WITH_A_VALUE:
+        new, value = SWITCHES_WITH_A_VALUE[name]
+        values = [value]
+    else:
+        new = OLD_CORRECTION.get(name) or NAMES.get(name, name)
     rule = ALL_RULES[new]
-    origin = "OpenRLHF's name (up to 0.10.1)" if name in NAMES else "OpenRLHF's name"
+    origin = "OpenRLHF's name" if name == new else "OpenRLHF's name (up to 0.10.1)"
     match rule:
         case Refused(reason):
             return f"{origin}. It is not taken over. {reason}"
@@ -47,17 +53,22 @@ def meaning(name: str, values: Sequence[str]) -> str:
         case Implied(reason):
             return f"{origin}. It needs no flag here: {reason}. Leave it out."
         case Same():
-            return f"{origin}. Here it is --{new}."
-        case Becomes(to):
-            return f"{origin}. Here it is {_settings(to, values)}."
+            return f"{origin}. Here it is {' '.join([f'--{new}', *values])}."
+        case Becomes() if new == "train.async_queue_size":
+            return (
+                f"{origin}, which counts batches. Here it is --pipeline.mode pipeline_drain with"
+                " --pipeline.max_staleness, in updates: (N + 1) * k - 1 for N batches of k updates each."
+            )
+        case Becomes():
+            return f"{origin}. Here it is {_settings(rule, values)}."
     raise AssertionError(rule)
 
 
-def _settings(to: Callable[[Sequence[str]], dict[str, Any]], values: Sequence[str]) -> str:
+def _settings(rule: Becomes, values: Sequence[str]) -> str:
     try:
-        settings = to(values or ["VALUE"])
+        settings = rule.to(values or ["VALUE"])
     except (KeyError, ValueError, IndexError):
-        return "another setting"
+        return f"another setting. Its values are {rule.values}"
     words = [
         f"--{key} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}".rstrip()
         for key, value in settings.items()

@@ -14,8 +14,9 @@ import pytest
 
 from openrlhf_tir.config.catalog import known_keys, value_at
 from openrlhf_tir.config.flags import Parser, add_config_flags, check_unknown, overrides_of
-from openrlhf_tir.config.foreign_names import is_foreign
+from openrlhf_tir.config.foreign_names import is_foreign, meaning
 from openrlhf_tir.config.openrlhf_flags import RULES, Becomes, Implied, Only, Refused, Same, honoured, translate
+from openrlhf_tir.config.openrlhf_renamed import GONE, NAMES, OLD_CORRECTION, SWITCHES_WITH_A_VALUE
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
@@ -88,6 +89,28 @@ def test_a_name_that_is_openrlhfs_alone_is_no_flag_of_ours(name):
         check_unknown(extra)
     assert {problem.code for problem in e.value.problems} == {"foreign_flag"}
     assert e.value.problems[1].message.startswith(f"--{name} ")
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES, *SWITCHES_WITH_A_VALUE, *OLD_CORRECTION, *GONE}))
+def test_a_name_of_an_older_openrlhf_is_no_flag_of_ours(name):
+    assert is_foreign(name)
+    assert meaning(name, ["VALUE"]).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "here"),
+    [
+        ("bf16", [], "--ds.param_dtype bf16."),
+        ("flash_attn", [], "--ds.attn_implementation flash_attention_2."),
+        ("use_icepop", [], "--algo.advantage.is_correction_mode mask."),
+        ("vllm_is_correction_type", ["no_such"], "tis | icepop"),
+        ("reward_clip_range", ["-1", "1"], "--reward.clip_range -1 1."),
+        ("async_queue_size", ["3"], "(N + 1) * k - 1"),
+        ("perf", [], "report.html"),
+    ],
+)
+def test_a_flag_of_openrlhf_is_answered_with_the_value_that_it_has_here(name, values, here):
+    assert here in meaning(name, values)
 
 
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Refused)])
