@@ -45,8 +45,8 @@ def _check_files(files: dict[str, str | None]) -> dict[str, str | None]:
         directories |= {parts[:i] for i in range(1, len(parts))}
         try:
             # White space is allowed, and `decoded` skips it: many encoders break lines.
-            base64.b64decode("".join((content or "").split()), validate=True)
-        except (binascii.Error, ValueError) as e:  # ValueError: the text has characters beyond ASCII
+            base64.b64decode(b"".join((content or "").encode("ascii").split()), validate=True)
+        except (binascii.Error, UnicodeEncodeError) as e:
             raise ValueError(f"{path[:80]!r} is not base64: {e}") from None
     if both := paths.keys() & directories:
         raise ValueError(f"{paths[min(both)][:80]!r} is a file and a directory of another one")

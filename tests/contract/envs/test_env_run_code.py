@@ -133,6 +133,7 @@ async def test_paths_that_leave_the_directory_are_refused(http, path):
         {"run_timeout": 0}, {"run_timeout": -1}, {"run_timeout": 0.001}, {"memory_limit_MB": 1},
         {"memory_limit_MB": 2**40}, {"files": {"a": "", "a/b": ""}}, {"files": {"a": "", "./a": ""}},
         {"files": {"x" * 256: ""}}, {"files": {"d/" * 600 + "x": ""}}, {"files": {"a/": ""}},
+        {"files": {"a": "\u2028"}}, {"files": {"a": "eA==\u00a0"}},
         {"files": {f"f{i}": "" for i in range(20_000)}}, {"files": {f"{i}/b/c/d/e": "" for i in range(1000)}},
         {"files": {"a": "é"}}, {"files": {"a": "x"}}, {"files": {"\0": ""}}, {"fetch_files": ["x" * 300]},
         {"fetch_files": ["a"] * 20_000}, {"compile_timeout": "soon"},
