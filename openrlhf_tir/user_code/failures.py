@@ -86,11 +86,13 @@ def user_code_errors() -> tuple[type[BaseException], ...]:
     """Return the exceptions that are failures of user code which runs here, for an `except` around it.
 
     They are whatever is being raised (a panic of a library in Rust is no Exception), but for what may come from outside
-    of the code. That is a cancellation, and a KeyboardInterrupt which may be Ctrl-C: Python's own handler, if it is
-    installed, raises that in the main thread, in whatever code is running. Workers ignore SIGINT, and event loops and
-    servers handle it.
+    of the code. That is a cancellation where an event loop runs, and a KeyboardInterrupt which may be Ctrl-C: Python's
+    own handler, if it is installed, raises that in the main thread, in whatever code is running. Workers ignore SIGINT,
+    and event loops and servers handle it.
     """
-    from_outside: tuple[type[BaseException], ...] = (asyncio.CancelledError, GeneratorExit)
+    from_outside: tuple[type[BaseException], ...] = (GeneratorExit,)
+    if _event_loop_runs():
+        from_outside += (asyncio.CancelledError,)
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         from_outside += (KeyboardInterrupt,)
@@ -98,6 +100,15 @@ def user_code_errors() -> tuple[type[BaseException], ...]:
     if raised is None or isinstance(raised, from_outside):
         return (Exception,)
     return (Exception, type(raised))
+
+
+def _event_loop_runs() -> bool:
+    """Return True if an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def is_outage(error: BaseException) -> bool:

@@ -76,6 +76,8 @@ def test_a_number_alone_is_a_reward_and_correct_above_zero(tmp_path, value, want
         "return score(trajectory, task, context)",
         "return float(len([0] * 10**13))",
         "import sys; sys.exit(1)",
+        "raise type('Panic', (BaseException,), {})",
+        "import asyncio; raise asyncio.CancelledError",
         "import not_a_module",
         "return trajectory.text + 1",
         "raise type('Silent', (Exception,), {'__str__': lambda self: 1 / 0})",

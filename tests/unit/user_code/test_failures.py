@@ -201,12 +201,16 @@ def test_an_interrupt_is_user_codes_own_only_where_it_cannot_be_ctrl_c(sigint_ha
         (SystemExit, True),
         (Overrun, True),
         (pytest.fail.Exception, True),
-        (asyncio.CancelledError, False),
+        (asyncio.CancelledError, True),
         (GeneratorExit, False),
     ],
 )
-def test_whatever_user_code_raises_is_its_own_but_for_a_cancellation(kind, own):
+def test_whatever_user_code_raises_is_its_own(kind, own):
     assert is_own(kind) is own
+
+
+async def test_a_cancellation_is_not_the_users_where_an_event_loop_runs():
+    assert not is_own(asyncio.CancelledError)
 
 
 def test_the_traceback_begins_in_the_users_file(tmp_path):
