@@ -70,7 +70,7 @@ class Session:
     Attributes:
         opened_by: Task and seed of the /reset that opened it.
         reset: The task that computes the first observation.
-        step_lock: Held by the step that runs: steps of one session run one after another.
+        step_lock: Held by the reset or step that runs: those of one session run one after another.
         last_used: Time at which the session was last known to be in use, by the clock of `Sessions`.
         answers: Answers by step_id, oldest first.
         newest_dropped: Highest step_id whose cached reply was dropped; -1 if none was.
@@ -86,6 +86,12 @@ class Session:
     answers: OrderedDict[int, _Answer] = field(default_factory=OrderedDict)
     newest_dropped: int = -1
     close_error: BaseException | None = None
+
+    async def begin(self) -> str:
+        """Reset the environment and return the first observation. Steps that come before its end wait for it."""
+        async with self.step_lock:
+            observation: str = await contain(self.env.reset(*self.opened_by))
+        return observation
 
     async def step(self, request: StepRequest, execute: Execute, keep: int) -> StepReply:
         """Return the reply to a step, which runs at most once.
@@ -229,9 +235,7 @@ class Sessions:
                 raise CapacityFull(f"{len(self._by_id)} open sessions", retry_after_s=1)
             env = await contain(self._new_env())
             session = self._by_id[session_id] = Session(session_id, env, opened_by, last_used=self._clock())
-            session.reset = asyncio.create_task(
-                contain(session.env.reset(request.task, request.seed)), name=f"reset {session_id}"
-            )
+            session.reset = asyncio.create_task(session.begin(), name=f"reset {session_id}")
         elif session.opened_by != opened_by:
             raise Conflict(f"session {session_id!r} is open for another task or seed. Use a new session_id.")
         assert session.reset is not None, "started when the session was opened"

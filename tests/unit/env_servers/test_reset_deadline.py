@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from env_servers.env import Env
+from env_servers.env import Env, Step
 from env_servers.serving import ServingConfig, create_env_app
 
 
@@ -52,3 +52,33 @@ async def test_a_reset_whose_session_is_closed_is_answered():
             await begun.wait()
             assert (await http.delete("/session/s")).json()["closed"]
             assert (await reset).status_code == 404
+
+
+class Counter(Env):
+    """Is made by its reset, which takes a while."""
+
+    def __init__(self, go_on):
+        self._go_on = go_on
+
+    async def reset(self, task, seed):
+        await self._go_on.wait()
+        self.total = 7
+        return ""
+
+    async def step(self, action, deadline_s):
+        return Step(str(self.total))
+
+
+async def test_a_step_that_comes_before_the_end_of_its_reset_waits_for_it():
+    go_on = asyncio.Event()
+    app = create_env_app(lambda: Counter(go_on), ServingConfig(env="counter", action="text"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
+        reset = asyncio.create_task(http.post("/reset", json={"session_id": "s"}))
+        while not (await http.get("/health")).json()["sessions"]:
+            await asyncio.sleep(0)
+        body = {"session_id": "s", "step_id": 0, "action": "", "deadline_s": 600.0}
+        step = asyncio.create_task(http.post("/step", json=body))
+        done, _ = await asyncio.wait([step], timeout=0.1)
+        assert not done
+        go_on.set()
+        assert (await reset).status_code == 200 and (await step).json()["observation"] == "7"
