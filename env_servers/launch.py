@@ -10,7 +10,6 @@ import argparse
 import ctypes
 import ipaddress
 import os
-import resource
 import signal
 import socket
 import sys
@@ -24,6 +23,7 @@ from fastapi import FastAPI
 
 from openrlhf_tir.http_guard.connections import ConnectionLimits, uvicorn_options
 from openrlhf_tir.http_guard.guard import BodyLimits
+from openrlhf_tir.machine.open_files import raise_open_files
 
 from . import logs
 from .env import Env
@@ -34,8 +34,6 @@ TOKEN_ENV = "TIR_ENV_TOKEN"
 """Environment variable with the bearer token."""
 PR_SET_PDEATHSIG = 1
 """Option of prctl(2): the signal that this process gets when its parent dies."""
-OPEN_FILES = 1 << 16
-"""Limit of open files where the system has no hard limit."""
 
 
 def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
@@ -200,7 +198,7 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
     if args.die_with_parent:
         die_with_parent(args.die_with_parent)
     logs.configure(args.log_level, args.log_format)
-    _raise_open_files()
+    raise_open_files()  # one connection a caller and two files a session
     if args.listen_fds:
         sockets = [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")]
     else:
@@ -242,12 +240,6 @@ def _close_in_forks(sockets: list[socket.socket]) -> None:
                 os.close(sock.detach())
 
     os.register_at_fork(after_in_child=close)
-
-
-def _raise_open_files() -> None:
-    """Raise the limit of open files: one connection a caller and two files a session soon pass the usual 1,024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else OPEN_FILES, hard))
 
 
 def die_with_parent(parent: int) -> None:

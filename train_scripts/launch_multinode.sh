@@ -83,12 +83,15 @@ address_of() { # host
     echo "$found"
 }
 
+# Ray needs far more open files than the usual 1024, and `ray start` does not raise the limit.
+many_files='[ "$(ulimit -Sn)" = unlimited ] || [ "$(ulimit -Sn)" -ge 65536 ] || ulimit -Sn 65536 2> /dev/null || ulimit -Sn "$(ulimit -Hn)";'
+
 ray_on() { # host, flags of ray start, what to wait for first; ends with Ray
     # PYTHONDONTWRITEBYTECODE is set in many container images; every process would then compile torch and vLLM anew, 10 s each.
     # Launchers signal our whole process group. Ray has to live until the run has saved its checkpoint; tear_down ends it.
     local apart=(setsid)
     # Ray's sockets are below TMPDIR, and a job's own may be too long for them.
-    on "$1" "cd '$repo' && $forwarded $3 [ \${#TMPDIR} -le 39 ] || export RAY_TMPDIR=\${RAY_TMPDIR:-/tmp}; export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; unset PYTHONDONTWRITEBYTECODE; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block"
+    on "$1" "cd '$repo' && $forwarded $3 [ \${#TMPDIR} -le 39 ] || export RAY_TMPDIR=\${RAY_TMPDIR:-/tmp}; $many_files export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; unset PYTHONDONTWRITEBYTECODE; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block"
 }
 
 # A node that was away, or whose Ray was killed, joins again for as long as the run waits for it: Ray itself gives up on a node that missed its heartbeats.

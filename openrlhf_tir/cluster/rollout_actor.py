@@ -20,6 +20,7 @@ import ray
 from ..config import Config
 from ..engines.busy import IdleWithGroups
 from ..machine.files import replace_text
+from ..machine.open_files import raise_open_files
 from ..ports import RolloutEngine
 from ..rewards.limits import RewardLimits
 from ..rollout.group_runner import EvalMode
@@ -81,6 +82,7 @@ class RolloutActor(MovesResponses):
             The URL of the endpoint.
         """
         check_models(self.name, ray.util.get_node_ip_address(), actor=cfg.actor.model_name_or_path)
+        raise_open_files()  # `ray start` leaves it at the shell's, and each call to an environment has a connection
         end_children_with_us()
         watched(cfg, self.name)
         collect_rarely()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -115,7 +116,7 @@ def launched(tmp_path):
     )
     ray = (
         'echo "$* NCCL=${NCCL_SOCKET_IFNAME:-} GLOO=${GLOO_SOCKET_IFNAME:-} P2P=${NCCL_P2P_LEVEL:-}"'
-        ' "TMP=${RAY_TMPDIR:-}" > $SAID\nexec'
+        ' "FILES=$(ulimit -Sn) TMP=${RAY_TMPDIR:-}" > $SAID\nexec'
         " sleep 600"
     )
     for name, text in (("python", f'{python}\nexec {sys.executable} "$@"'), ("ray", ray)):
@@ -137,7 +138,7 @@ def launched(tmp_path):
         }
         script = tmp_path / "train_scripts/launch_multinode.sh"
         done = subprocess.run(
-            ["bash", script, "--hosts", "localhost", *flags, "--"],
+            ["bash", "-c", 'ulimit -Sn 1024; exec bash "$0" "$@"', script, "--hosts", "localhost", *flags, "--"],
             env=env,
             capture_output=True,
             text=True,
@@ -154,6 +155,9 @@ def test_the_launcher_gives_ray_on_every_node_the_interface_and_the_variables(la
     done, said = launched("--interface", "lo")
     assert done.returncode == 0, done.stderr
     assert "--node-ip-address=127.0.0.1 " in said and "NCCL=lo GLOO=lo P2P=NVL" in said
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
+    assert f" FILES={most} " in said, "`ray start` raises no limit"
 
 
 @pytest.mark.slow

@@ -55,6 +55,8 @@ ENV_MAY_SHARE = {
     "env_servers/": {
         f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving", "origin")
     },
+    # One way to raise the limit of open files. Standard library only.
+    "env_servers/launch.py": {"openrlhf_tir.machine.open_files"},
     # The class is looked up as every function of one's own is. Standard library only.
     # A tool's schema is what transformers makes of its type hints and docstring, as in TRL. Imported when one is made.
     # One way to run a call for a future in a thread that may be left behind. Standard library only.
