@@ -67,7 +67,8 @@ ENV_MAY_SHARE = {
     },
     # One way to say where user code failed, and whether it is an outage. Standard library only.
     "env_servers/defects.py": {"openrlhf_tir.user_code.plugins", "openrlhf_tir.user_code.failures"},
-    "env_servers/serving.py": {"openrlhf_tir.user_code.loop_watch"},
+    "env_servers/replies.py": {"openrlhf_tir.user_code.failures"},
+    "env_servers/serving.py": {"openrlhf_tir.user_code.failures", "openrlhf_tir.user_code.loop_watch"},
     # One remedy for a machine without user namespaces and one reading of control groups, for a run's checks and for the
     # server. Standard library only.
     "env_servers/python_tir/isolation/": {
