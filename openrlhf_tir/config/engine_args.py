@@ -67,13 +67,13 @@ FAMILIES = {"data_parallel_size": "data_parallel_", "speculative_config": "spec_
 
 def checked(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments if vLLM may get them. Raises ValueError that names all others."""
-    refused = [f"{name!r} {reason}" for name in arguments if (reason := _refusal(name, arguments[name]))]
+    refused = [f"{name!r} {reason}" for name in arguments if (reason := refusal(name, arguments[name]))]
     if refused:
         raise ValueError("vllm.engine_args: " + "; ".join(refused))
     return arguments
 
 
-def _refusal(name: str, value: Any) -> str | None:
+def refusal(name: str, value: Any) -> str | None:
     """Return why an argument is refused, to follow its name; None if it is not."""
     if name in OWN:
         return f"has a setting of its own: set {OWN[name]}"

@@ -592,7 +592,7 @@ def set_outputs(draft: Draft, trl: TrlArguments) -> None:
 def set_ranks(draft: Draft, devices: Devices) -> None:
     """Set a learner rank for each device."""
     draft.set("actor.num_nodes", devices.nodes)
-    draft.set("actor.num_gpus_per_node", devices.per_node, "--gpus")
+    draft.set("actor.num_gpus_per_node", devices.per_node, "a rank for each device of the script")
 
 
 def _placement(draft: Draft, trl: TrlArguments, devices: Devices) -> None:

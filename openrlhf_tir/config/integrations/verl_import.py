@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithms.advantages import ESTIMATORS
+from ..engine_args import OWN, refusal
 from .bash_script import readable
 from .recipe_draft import Copied, Draft, Imported, checked, copy, if_positive, if_set
 from .separate_gpus import say_turns
@@ -291,8 +292,17 @@ def _set_shared_sequences(verl: VerlSettings, draft: Draft) -> None:
 
 def _set_engines(verl: VerlSettings, draft: Draft) -> None:
     """Set vLLM's options, and how an evaluation samples."""
-    options = verl.below(f"{ROLLOUT}.engine_kwargs.vllm")
-    options.pop("disable_mm_preprocessor_cache", None)
+    options = {}
+    for name, value in verl.below(f"{ROLLOUT}.engine_kwargs.vllm").items():
+        reason = refusal(name, value)
+        if value is None or name == "disable_mm_preprocessor_cache":
+            continue
+        if reason is None:
+            options[name] = value
+        elif OWN.get(name) == f"vllm.{name}":
+            draft.set(OWN[name], value, f"engine_kwargs.vllm.{name}")
+        else:
+            draft.differs(f"{ROLLOUT}.engine_kwargs.vllm.{name}={shown(value)}: left out, {name!r} {reason}.")
     if tokens := verl(f"{ROLLOUT}.max_num_batched_tokens"):
         options["max_num_batched_tokens"] = int(tokens)
     if options:

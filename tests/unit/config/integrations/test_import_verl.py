@@ -138,7 +138,7 @@ def test_grpo_is_said_in_our_settings():
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml", "env.file", "t.yaml"),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml"
          " actor_rollout_ref.rollout.multi_turn.max_assistant_turns=5", "env.max_calls", 4),
-        ("actor_rollout_ref.rollout.engine_kwargs.vllm.seed=1", "vllm.engine_args", {"seed": 1}),
+        ("actor_rollout_ref.rollout.engine_kwargs.vllm.stream_interval=1", "vllm.engine_args", {"stream_interval": 1}),
         ("data.apply_chat_template_kwargs.enable_thinking=False", "data.chat_template_options",
          {"enable_thinking": False}),
         ("data.prompt_key=messages", "data.input_key", "messages"),
@@ -574,3 +574,13 @@ def test_null_where_verl_has_a_value_is_said_and_is_no_text():
     made = recipe(*GRPO, "custom_reward_function.path=f.py", *(f"{name}=null" for name in names))
     assert "None" not in str([*made.draft.settings.values()]).replace("None]", "").replace(", None,", ",")
     assert all(any(name in sentence for sentence in made.draft.differences) for name in names)
+
+
+def test_options_of_vllm_that_a_recipe_may_not_give_are_settings_or_have_a_sentence():
+    options = "{max_num_seqs: 64, load_format: dummy, swap_space: null, max_seq_len_to_capture: 1024, seed: 3}"
+    made = recipe(*GRPO, f"+{ROLLOUT}.engine_kwargs.vllm={options}")
+    assert made.draft.settings["vllm.max_num_seqs"] == 64 and not made.problems
+    assert made.draft.settings["vllm.engine_args"] == {"max_seq_len_to_capture": 1024}
+    for name in ("load_format=dummy", "seed=3"):
+        assert any(f"engine_kwargs.vllm.{name}: left out" in sentence for sentence in made.draft.differences)
+    assert not any("swap_space" in sentence for sentence in made.draft.differences)
