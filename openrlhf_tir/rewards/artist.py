@@ -28,7 +28,7 @@ from .parts import response_parts
 
 MATH_TAGS = ("think", "python", "output", "answer")
 FUNCTION_TAGS = ("reasoning", "tool")
-OPTIONS = ("functions", "answer_only")
+OPTIONS = {"functions": bool, "answer_only": bool}
 FACTS = ("state_match", "state_total", "functions_matched", "functions_total")
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..config import Reward
-from ..errors import RewardModelError, unknown
+from ..errors import ConfigError, RewardModelError, unknown
 from ..types import CounterUpdate, RunFacts, Trajectory
+from .accept import finite_number
 from .checking import answer_check
 
 
@@ -67,6 +68,23 @@ class InlineServices:
 INLINE_SERVICES = InlineServices()
 
 
+_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", dict: "a table"}
+
+
+def _has_type(value: Any, wanted: type) -> bool:
+    """Return True if the value of an option has its type.
+
+    0 and 1 may stand for a truth value, a whole number for a float, and a number for text, as which a flag reads it.
+    """
+    if wanted is bool:
+        return isinstance(value, int) and value in (0, 1)
+    if wanted in (int, float, str) and isinstance(value, bool):
+        return False
+    if wanted is float:
+        return finite_number(value) is not None
+    return isinstance(value, (str, int, float) if wanted is str else wanted)
+
+
 @dataclass(frozen=True, slots=True)
 class RewardContext:
     """See the module's docstring.
@@ -92,21 +110,27 @@ class RewardContext:
         """Return the context of a reward that is used alone."""
         return cls(settings, run or RunFacts(), settings.options)
 
-    def check_options(self, known: Iterable[str], owner: str, setting: str = "reward.options") -> None:
-        """Refuse options that the reward does not have.
+    def check_options(
+        self, known: Iterable[str] | Mapping[str, type], owner: str, setting: str = "reward.options"
+    ) -> None:
+        """Refuse options that the reward does not have, and values of another type than theirs.
 
         Args:
-            known: Names of its options.
+            known: Names of its options; as a mapping with their types: bool, int, float, str, or object for any.
             owner: The setting that chose it, such as "reward.name = 'torl'".
             setting: The setting that has the options.
 
         Raises:
-            ConfigError: An option is not known.
+            ConfigError: An option is not known, or its value has another type.
         """
         known_options = set(known)
         if unknown_options := set(self.options) - known_options:
             remedy = f"These are the options of {owner}." if known_options else f"Leave it out: {owner} has none."
             raise unknown(f"{setting} key", min(unknown_options), known_options, remedy)
+        if isinstance(known, Mapping):
+            for name, value in self.options.items():
+                if not _has_type(value, known[name]):
+                    raise ConfigError(f"{setting}.{name} = {value!r} is not {_IN_WORDS[known[name]]}. Write one.")
 
     async def equal(self, answer: str, gold: str) -> bool:
         """Return True if both mean the same: as strings, as exact numbers, or else by computer algebra in a worker.

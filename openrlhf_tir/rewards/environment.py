@@ -21,7 +21,7 @@ MOST = 1e30
 """Signals that are NaN or further from 0 are not recorded: one such value would spoil a mean."""
 
 
-OPTIONS = ("correct_above", "reduce", "signals")
+OPTIONS: dict[str, type] = {"correct_above": float, "reduce": str, "signals": object}
 
 
 def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:

@@ -26,7 +26,7 @@ def gsm8k(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardP
     Returns:
         Its parts are correct, format_ok (1 if it has the mark) and those of `call_facts`.
     """
-    context.check_options(["flexible"], "reward.name = 'gsm8k'")
+    context.check_options({"flexible": bool}, "reward.name = 'gsm8k'")
     right, marked = compare(model_text(trajectory), task.label, flexible=bool(context.options.get("flexible", False)))
     return RewardParts(float(right), right, response_parts(trajectory, correct=right, format_ok=marked))
 

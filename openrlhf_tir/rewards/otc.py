@@ -23,13 +23,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..config.rewards import REWARDS
-from ..errors import unknown
+from ..errors import ConfigError, unknown
 from ..types import Group, RewardParts, Task, Trajectory
 from . import call, load
 from .context import RewardContext
 
-OPTIONS = ("c", "alpha", "base", "base_options")
-GROUP_OPTIONS = ("c", "alpha")
+GROUP_OPTIONS: dict[str, type] = {"c": float, "alpha": float}
+OPTIONS: dict[str, type] = {**GROUP_OPTIONS, "base": str, "base_options": dict}
 FEWEST = "otc_fewest_calls"
 """Name of the prompt's counter of fewest calls."""
 
@@ -92,6 +92,16 @@ def executed_calls(trajectory: Trajectory) -> int:
     return sum(call.executed for call in trajectory.calls)
 
 
+def _constants(context: RewardContext, setting: str) -> tuple[float, float]:
+    """Return c and alpha. Raises ConfigError for a negative c, with which fewer calls would not be better."""
+    c = float(context.options.get("c", 3))
+    if c < 0:
+        raise ConfigError(
+            f"{setting}.c = {c:g} is below 0. Give the limit of calls, such as 3 for code or 4 for search."
+        )
+    return c, float(context.options.get("alpha", 1))
+
+
 async def otc(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Return the base reward of a correct response times its efficiency in the PPO form, and 0 for a wrong one.
 
@@ -113,8 +123,9 @@ async def otc(trajectory: Trajectory, task: Task, context: RewardContext) -> Rew
         )
     base_context = replace(context, options=context.options.get("base_options", {}))
     base_reward, correct, parts = await call(load(name), trajectory, task, base_context)
-    factor = ppo_factor(executed_calls(trajectory), float(context.options.get("c", 3)))
-    reward = float(context.options.get("alpha", 1)) * factor * base_reward if correct else 0.0
+    c, alpha = _constants(context, "reward.options")
+    factor = ppo_factor(executed_calls(trajectory), c)
+    reward = alpha * factor * base_reward if correct else 0.0
     return RewardParts(reward, correct, {**parts, "tool_efficiency": factor})
 
 
@@ -124,14 +135,15 @@ def otc_group(group: Group, context: RewardContext) -> list[float]:
     The options are `c` (3) and `alpha` (1). Sets the parts tool_efficiency and fewest_calls, and the prompt's counter.
     """
     context.check_options(GROUP_OPTIONS, "reward.group = 'otc'", "reward.group_options")
+    c, alpha = _constants(context, "reward.group_options")
     valid = group.valid
     stored = context.prompt_counters.get(FEWEST)
     score = grpo_group(
         [executed_calls(trajectory) for trajectory in valid],
         [trajectory.parts["correct"] for trajectory in valid],
         [trajectory.scored if trajectory.parts["correct"] else 0.0 for trajectory in valid],
-        c=float(context.options.get("c", 3)),
-        alpha=float(context.options.get("alpha", 1)),
+        c=c,
+        alpha=alpha,
         stored_n=None if stored is None else int(stored),
     )
     if score.n is not None:

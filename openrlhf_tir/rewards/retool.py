@@ -22,7 +22,7 @@ from .checking.answer_text import find_answer, in_braces, model_text, open_boxed
 from .context import RewardContext
 from .parts import response_parts
 
-OPTIONS = ("turn_bonus", "official")
+OPTIONS: dict[str, type] = {"turn_bonus": bool, "official": object}
 RULES = ("recipe", "answer_line", "evaluation")
 LAST_BOX_CHARS = 100
 LAST_LINE_CHARS = 300

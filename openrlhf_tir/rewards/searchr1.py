@@ -29,9 +29,12 @@ from .checking.json_value import json_or_none
 from .context import RewardContext
 from .parts import response_parts
 
-OPTIONS = ("substring", "format_score", "structure_score", "final_score", "retrieval_score", "verl", "official")
 MAX_TAGS = 10
 STRUCTURE = ("structure_score", "final_score", "retrieval_score")
+OPTIONS: dict[str, type] = {
+    **dict.fromkeys(("substring", "verl", "official"), bool),
+    **dict.fromkeys(("format_score", *STRUCTURE), float),
+}
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _SHOWN = {

@@ -20,8 +20,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, get_type_hints
 
 from ..config.paths import shown
 from ..errors import ConfigError
@@ -59,6 +59,9 @@ class Variant:
     dynamic: bool = False
     length: bool = False
     dynamic_length: bool = False
+
+
+OPTIONS: dict[str, type] = {**get_type_hints(Variant), PER_STEP: int}
 
 
 class Score(NamedTuple):
@@ -242,12 +245,12 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
         ConfigError: An option is unknown, or updates_per_step is no number of updates.
     """
     text = without_end_marks(model_text(trajectory)).strip()
-    context.check_options({field.name for field in fields(Variant)} | {PER_STEP}, "reward.name = 'toolrl'")
+    context.check_options(OPTIONS, "reward.name = 'toolrl'")
     variant = Variant(**{name: bool(value) for name, value in context.options.items() if name != PER_STEP})
     if variant.dynamic_length:  # the reference's flag alone does nothing; the paper's variant is a reward of length
         variant = replace(variant, length=True)
     per_step = context.options.get(PER_STEP, 1)
-    if not isinstance(per_step, int) or per_step < 1:
+    if per_step < 1:
         raise ConfigError(
             f"reward.options.{PER_STEP} = {per_step!r} is not a number of updates. Use 1, or 4 as in the paper's runs."
         )

@@ -21,7 +21,7 @@ from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
 from .parts import response_parts
 
-OPTIONS = ("wformat", "execution_penalty", "official")
+OPTIONS: dict[str, type] = {"wformat": bool, "execution_penalty": float, "official": bool}
 
 
 def _braces(depth: int) -> str:

@@ -13,8 +13,8 @@ Only the first summand is on by default. The model verdict comes from an OpenAI-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_type_hints
 
 from ..errors import ConfigError
 from ..inert import plain
@@ -60,6 +60,10 @@ class Verifier:
     verifier_url: str
     verifier_model: str
     verifier_token_env: str = "TIR_VERIFIER_TOKEN"
+
+
+FLAGS: dict[str, type] = get_type_hints(Flags)
+OF_VERIFIER: dict[str, type] = get_type_hints(Verifier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +290,9 @@ def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:
     Raises:
         ConfigError: An option is unknown, or the verifier's URL or model is missing.
     """
-    flags = {field.name for field in fields(Flags)}
-    verifier = {field.name for field in fields(Verifier)}
-    context.check_options(flags | verifier, "reward.name = 'zerotir'")
+    context.check_options(FLAGS | OF_VERIFIER, "reward.name = 'zerotir'")
     options = dict(context.options)
-    of_verifier = {name: str(options.pop(name)) for name in verifier & set(options)}
+    of_verifier = {name: str(options.pop(name)) for name in OF_VERIFIER.keys() & options.keys()}
     if bool(of_verifier.get("verifier_url")) != bool(of_verifier.get("verifier_model")):
         raise ConfigError(
             "reward.options.verifier_url and reward.options.verifier_model go together: "

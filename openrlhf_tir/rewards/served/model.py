@@ -23,7 +23,7 @@ async def model(trajectory: Trajectory, task: Task, context: RewardContext) -> R
             "The reward 'model' needs a reward model."
             " Set reward.model_name_or_path to a HF sequence classifier of one label."
         )
-    context.check_options(["correct_above"], "reward.name = 'model'")
+    context.check_options({"correct_above": float}, "reward.name = 'model'")
     above = float(context.options.get("correct_above", 0.0))
     value = float(await context.model_score(trajectory))
     return RewardParts(value, value > above, {"model_score": value})

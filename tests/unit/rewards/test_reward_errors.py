@@ -11,7 +11,9 @@ import pytest
 
 from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import ConfigError, RewardError, VerifierError
-from openrlhf_tir.rewards import load
+from openrlhf_tir.rewards import call, load
+from openrlhf_tir.rewards.context import RewardContext
+from openrlhf_tir.rewards.otc import otc_group
 from openrlhf_tir.rewards.own import GroupReward, OwnReward
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import PRINTED, BoundedOutput, _interrupts
@@ -223,3 +225,42 @@ def test_of_what_a_call_prints_the_beginning_gets_through():
     output.begin()
     print("short", file=output)
     assert console.getvalue() == "short\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("torl", "wformat", "no"),
+        ("torl", "execution_penalty", "half"),
+        ("retool", "turn_bonus", "yes"),
+        ("searchr1", "structure_score", True),
+        ("searchr1", "final_score", 10**400),
+        ("artist", "functions", 2),
+        ("otc", "c", [4]),
+        ("otc", "c", -1),
+        ("otc", "base_options", "wformat"),
+        ("toolrl", "coarse", "no"),
+        ("toolrl", "updates_per_step", True),
+        ("zerotir", "overlong", "no"),
+        ("zerotir", "max_tokens", 8192.5),
+        ("gsm8k", "flexible", "no"),
+        ("env", "correct_above", "0"),
+    ],
+)
+async def test_an_option_of_another_type_is_refused_with_its_setting(name, option, value):
+    with pytest.raises(ConfigError, match=rf"^reward\.options\.{option} = "):
+        await call(load(name), says("x"), task("1"), in_run(name=name, options={option: value}))
+
+
+async def test_zero_and_one_are_truth_values_and_whole_numbers_are_numbers():
+    options = {"wformat": 1, "execution_penalty": 1}
+    scored_wrong = await call(load("torl"), says(r"\boxed{2}"), task("1"), in_run(name="torl", options=options))
+    assert scored_wrong.reward == -0.5
+
+
+def test_an_option_of_a_group_reward_is_refused_with_its_setting():
+    two = group(scored(1.0), scored(0.0))
+    with pytest.raises(ConfigError, match=r"^reward\.group_options\.c = -1 "):
+        otc_group(two, RewardContext(options={"c": -1}))
+    with pytest.raises(ConfigError, match=r"^reward\.group_options\.alpha = 'x' "):
+        otc_group(two, RewardContext(options={"alpha": "x"}))
