@@ -21,10 +21,11 @@ from pydantic import ValidationError
 
 from openrlhf_tir.protocol import CODE_DEFECT
 from openrlhf_tir.user_code import failures
-from openrlhf_tir.user_code.failures import Exited, show, suspended_at, thread_at, traceback_of, user_code_errors
+from openrlhf_tir.user_code.failures import Exited, suspended_at, thread_at, traceback_of, user_code_errors
 from openrlhf_tir.user_code.failures import Overrun as Overrun  # other files of this package take these from here
 from openrlhf_tir.user_code.failures import is_denied as is_denied
 from openrlhf_tir.user_code.failures import is_outage as is_outage
+from openrlhf_tir.user_code.failures import show as show
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
 
 from .actions import cut, sendable

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from openrlhf_tir.protocol import MAX_REPLY_BYTES, ResetReply, StepReply
-from openrlhf_tir.user_code.failures import show
 
 from .actions import cut, cut_to_reply, sendable
+from .defects import show
 
 SIGNAL_CHARS = 2048
 """Characters kept of a text among the signals of a reply that is too long."""

@@ -45,11 +45,10 @@ from openrlhf_tir.protocol import (
     StepReply,
     StepRequest,
 )
-from openrlhf_tir.user_code.failures import show
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
-from .defects import Defects, Overrun, contain, described
+from .defects import Defects, Overrun, contain, described, show
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
 from .replies import fit_reset, fit_step, unwritable
