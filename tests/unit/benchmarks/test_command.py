@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
+import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -22,12 +25,12 @@ def test_the_directory_of_an_output_file_is_made(tmp_path):
 
 
 def test_an_output_file_that_cannot_be_written_is_refused_before_the_run(tmp_path):
-    with pytest.raises(argparse.ArgumentTypeError, match=r"directory.* another file"):
+    with pytest.raises(argparse.ArgumentTypeError, match=rf"^{re.escape(str(tmp_path))} .*{os.strerror(errno.EISDIR)}"):
         output_file(str(tmp_path))
 
 
 def test_a_part_of_the_ledger_benchmark_that_dies_ends_it(tmp_path):
-    with pytest.raises(SystemExit, match="replay ended with 1"):
+    with pytest.raises(SystemExit, match=r"^replay .* 1\b"):
         ledger.measured(ledger.replay, tmp_path)
 
 
