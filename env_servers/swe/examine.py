@@ -20,7 +20,7 @@ import hashlib
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
@@ -28,7 +28,7 @@ from .busy import TIME_LIMIT, refuse_if_busy
 from .falsify import FalseCopy, Falsifier
 from .inside_run import functions_of, run_inside
 from .suite import Outcome, Suite
-from .tree import LINK, Tree
+from .tree import FILE, Tree, contents
 
 MIN_COPIES = 4
 MAX_COPIES = 8
@@ -54,7 +54,7 @@ class Examiner:
         self._test_s = test_s
         self._without_patch: OrderedDict[bytes, Outcome] = OrderedDict()
 
-    async def patched(self, tree: Tree, files: Mapping[str, bytes], suite: Suite) -> Outcome:
+    async def patched(self, tree: Tree, files: Tree, suite: Suite) -> Outcome:
         """Examine a patched repository.
 
         Args:
@@ -85,7 +85,7 @@ class Examiner:
                     return Outcome(outcome.tests, reason)
         return outcome
 
-    async def once(self, tree: Tree, files: Mapping[str, bytes], suite: Suite) -> Outcome:
+    async def once(self, tree: Tree, files: Tree, suite: Suite) -> Outcome:
         """Run the true tests on a patched repository.
 
         If the row does not name the tests that count, a test that is left out is `missing`, and one that is also
@@ -107,9 +107,7 @@ class Examiner:
         counted = {name: result for name, result in tests.items() if name not in always_skipped}
         return Outcome(counted, outcome.ended, outcome.failures)
 
-    async def _contradiction(
-        self, files: Mapping[str, bytes], suite: Suite, outcome: Outcome, copy: FalseCopy
-    ) -> str | None:
+    async def _contradiction(self, files: Tree, suite: Suite, outcome: Outcome, copy: FalseCopy) -> str | None:
         """Run a copy of the tests. Return why the outcome of the true ones cannot be believed; None if it can."""
         changed = Suite(copy.files, must_pass=suite.must_pass, restored=suite.restored)
         result = await run_inside(self._sandbox, files, changed, self._test_s)
@@ -125,7 +123,7 @@ class Examiner:
         """
         key = _digest(tree, suite)
         if key not in self._without_patch:
-            outcome = await run_inside(self._sandbox, contents(tree), suite, self._test_s, whole=True)
+            outcome = await run_inside(self._sandbox, tree, suite, self._test_s, whole=True)
             if outcome.ended == TIME_LIMIT:
                 await refuse_if_busy(self._sandbox)
             self._without_patch[key] = outcome
@@ -233,15 +231,11 @@ def survivors(true: Outcome, false: Outcome, copy: FalseCopy) -> list[str]:
     return surviving
 
 
-def contents(tree: Tree) -> dict[str, bytes]:
-    """Return the regular files of a tree."""
-    return {path: content for path, (mode, content) in tree.items() if mode != LINK}
-
-
 def _digest(tree: Tree, suite: Suite) -> bytes:
     digest = hashlib.sha256()
-    for part in (contents(tree), suite.files):
-        for path, content in sorted(part.items()):
-            digest.update(b"%d %d\0" % (len(path), len(content)) + path.encode("utf-8", "surrogateescape") + content)
+    for part in (tree, {path: (FILE, content) for path, content in suite.files.items()}):
+        for path, (mode, content) in sorted(part.items()):
+            name = path.encode("utf-8", "surrogateescape")
+            digest.update(b"%d %d %d\0" % (mode, len(path), len(content)) + name + content)
         digest.update(b"\0\0")
     return digest.digest()

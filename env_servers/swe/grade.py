@@ -24,7 +24,7 @@ from .busy import TIME_LIMIT, refuse_if_busy
 from .examine import Examiner
 from .programs import bundle
 from .suite import Outcome, Suite, keeps_settings
-from .tree import EXECUTABLE, LINK, Tree
+from .tree import EXECUTABLE, FILE, LINK, Tree, contents, executables_of, links_of
 
 MAX_PATCH_BYTES = 512 << 10
 """Bytes of the largest patch. As base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
@@ -131,9 +131,8 @@ class Grader:
             return await self._apply(tree, patch)
 
     async def _apply(self, tree: Tree, patch: bytes) -> dict[str, Any]:
-        files = {f"repo/{path}": content for path, (mode, content) in tree.items() if mode != LINK}
-        executable = [path for path, (mode, _) in tree.items() if mode == EXECUTABLE]
-        code = bundle("apply") + f"programs['apply'].main({executable!r})\n"
+        files = {f"repo/{path}": content for path, content in contents(tree).items()}
+        code = bundle("apply") + f"programs['apply'].main({executables_of(tree)!r}, {links_of(tree)!r})\n"
         limits = self._sandbox.limits.for_call(APPLY_S, None, None)
         execution = await self._sandbox.execute(
             Snippet(code, files={**files, "patch": patch}, fetch=["result"]), limits
@@ -162,7 +161,7 @@ def report_of(outcome: Outcome, suite: Suite, left_out: list[str]) -> Report:
     return Report(resolved, reason, passed, len(counted), left_out=left_out, failures=outcome.failures)
 
 
-def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict[str, bytes], list[str]]:
+def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict[str, tuple[int, bytes]], list[str]]:
     """Return the files that are tested, and the paths of the patch that are not among them.
 
     Args:
@@ -170,8 +169,9 @@ def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict
         applied: Result of `inside/apply`.
         suite: The hidden tests, whose files the patch may not change.
     """
-    files = {path: content for path, (mode, content) in tree.items() if mode != LINK}
+    files = dict(tree)
     left_out = list(applied["left_out"])
+    executables = {*applied["executables"]}
     changed: dict[str, bytes | None] = {path: base64.b64decode(data) for path, data in applied["files"].items()}
     changed |= dict.fromkeys(applied["gone"])
     for path, content in changed.items():
@@ -182,9 +182,12 @@ def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict
         elif content is None:
             files.pop(path, None)
         else:
-            files[path] = content
+            files[path] = FILE, content
+    for path, (mode, content) in files.items():
+        if mode != LINK and not suite.protects(path):
+            files[path] = EXECUTABLE if path in executables else FILE, content
     hindering = _hindering({*files, *suite.files}, suite)
-    return {path: content for path, content in files.items() if path not in hindering}, sorted({*left_out, *hindering})
+    return {path: file for path, file in files.items() if path not in hindering}, sorted({*left_out, *hindering})
 
 
 def _hindering(paths: set[str], suite: Suite) -> set[str]:

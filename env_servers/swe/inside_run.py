@@ -27,6 +27,7 @@ from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 from .programs import bundle
 from .suite import Outcome, Suite
+from .tree import Tree, contents, executables_of, links_of
 
 MAX_REPORT_BYTES = 8 << 20
 """Bytes of the longest report."""
@@ -92,7 +93,7 @@ def pristine_plugins() -> Plugins:
 
 
 async def run_inside(
-    sandbox: WarmSandbox, files: Mapping[str, bytes], suite: Suite, seconds: float, *, whole: bool = False
+    sandbox: WarmSandbox, files: Tree, suite: Suite, seconds: float, *, whole: bool = False
 ) -> Outcome:
     """Run a suite's tests on a repository's files, once.
 
@@ -108,12 +109,16 @@ async def run_inside(
     """
     token = secrets.token_hex(16)
     controls = Controls.drawn()
-    placed = {f"repo/{path}": content for path, content in {**files, **suite.files}.items()}
+    placed = {f"repo/{path}": content for path, content in {**contents(files), **suite.files}.items()}
     chosen = chosen_tests(suite)
     if whole:
         chosen = [WHOLE_FILES, *sorted({name.partition("::")[0] for name in chosen})]
     arguments = f"{token!r}, {chosen!r}, {(controls.name, controls.source)!r}, {list(pristine_plugins())!r}"
-    code = bundle("in_process") + f"programs['in_process'].main({arguments})\n"
+    modes = f"{executables_of(files)!r}, {links_of(files)!r}"
+    code = (
+        bundle("in_process", "apply")
+        + f"programs['apply'].lay_out('repo', {modes})\nprograms['in_process'].main({arguments})\n"
+    )
     server_end, sandbox_end = socket.socketpair()
     server_end.setblocking(False)
     limits = dataclasses.replace(sandbox.limits, code_timeout_s=seconds)

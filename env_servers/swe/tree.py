@@ -54,6 +54,21 @@ def read_tree(directory: Path) -> dict[str, tuple[int, bytes]]:
     return tree
 
 
+def contents(tree: Tree) -> dict[str, bytes]:
+    """Return the regular files of a tree."""
+    return {path: content for path, (mode, content) in tree.items() if mode != LINK}
+
+
+def executables_of(tree: Tree) -> list[str]:
+    """Return the paths of the executables of a tree."""
+    return [path for path, (mode, _) in tree.items() if mode == EXECUTABLE]
+
+
+def links_of(tree: Tree) -> dict[str, bytes]:
+    """Return the targets of the links of a tree, by path."""
+    return {path: content for path, (mode, content) in tree.items() if mode == LINK}
+
+
 def git_directory(tree: Tree) -> dict[str, tuple[int, bytes]]:
     """Return the contents of a `.git` with `tree` committed on branch main, and an index that matches."""
     files: dict[str, tuple[int, bytes]] = {}

@@ -16,6 +16,8 @@ from env_servers.swe.grade import Grader
 from env_servers.swe.programs import bundle
 from env_servers.swe.sources import bundled, names
 from env_servers.swe.start import new_sandbox
+from env_servers.swe.suite import Suite
+from env_servers.swe.tree import EXECUTABLE, FILE, LINK
 
 from ..ordinary import long_except
 from .swe_patches import (
@@ -173,6 +175,45 @@ async def test_an_idiom_tells_a_right_solution_from_a_wrong_one(grader, case):
     report = await grader.evaluate(base.tree, mended, base.suite)
     assert report.resolved, report
     assert not (await grader.evaluate(base.tree, wrong, base.suite)).resolved
+
+
+RUNS_A_PROGRAM = b"""import subprocess
+
+from lib import limit
+
+
+def test_limit():
+    assert limit() == 7
+
+
+def test_program():
+    assert subprocess.check_output(["./tool"], text=True) == "limit 7\\n"
+
+
+def test_link():
+    assert open("current/name").read() == "first\\n"
+"""
+PROGRAM = b"#!/bin/sh\necho limit 7\n"
+
+
+@pytest.mark.parametrize("fault", long_except({"content"}, ["content", "mode"]))
+async def test_programs_stay_executable_links_stay_and_a_patch_may_change_a_mode(grader, fault):
+    value = 7 if fault == "mode" else 8
+    tree = {
+        "lib.py": (FILE, f"def limit():\n    return {value}\n".encode()),
+        "tool": (FILE if fault == "mode" else EXECUTABLE, PROGRAM),
+        "first/name": (FILE, b"first\n"),
+        "current": (LINK, b"first"),
+    }
+    suite = Suite({"test_tool.py": RUNS_A_PROGRAM})
+    assert not (await grader.evaluate_tree(tree, suite)).resolved
+    changed_mode = b"diff --git a/tool b/tool\nold mode 100644\nnew mode 100755\n"
+    mended = changed_mode if fault == "mode" else patch(tree, {"lib.py": "def limit():\n    return 7\n"})
+    report = await grader.evaluate(tree, mended, suite)
+    assert (report.resolved, report.left_out) == (True, []), report
+    without_link = mended + b"diff --git a/current b/current\ndeleted file mode 120000\n--- a/current\n+++ /dev/null\n"
+    report = await grader.evaluate(tree, without_link + b"@@ -1 +0,0 @@\n-first\n\\ No newline at end of file\n", suite)
+    assert (report.reason, report.passed) == ("tests_failed", 2), report
 
 
 @pytest.mark.long

@@ -330,9 +330,11 @@ def test_a_patch_cannot_replace_a_protected_file_or_a_directory_above_it():
     tree = {"tests/test_a.py": (0o100644, b"old"), "conftest.py": (0o100644, b"ours"), "lib.py": (0o100644, b"")}
     suite = Suite({"tests/test_a.py": b"new", "more/test_b.py": b""})
     files = {"tests/test_a.py/x.py": "", "conftest.py/y": "", "more": "", "lib.py/z.py": ""}
-    applied = {"files": files, "gone": ["tests/test_a.py", "conftest.py", "lib.py"], "left_out": []}
+    applied = {"files": files, "gone": ["tests/test_a.py", "conftest.py", "lib.py"], "left_out": [], "executables": []}
     kept, left_out = restored(tree, applied, suite)
-    assert sorted(kept) == ["conftest.py", "lib.py/z.py", "tests/test_a.py"] and kept["conftest.py"] == b"ours"
+    assert (
+        sorted(kept) == ["conftest.py", "lib.py/z.py", "tests/test_a.py"] and kept["conftest.py"] == tree["conftest.py"]
+    )
     assert left_out == ["conftest.py", "conftest.py/y", "more", "tests/test_a.py", "tests/test_a.py/x.py"]
 
 
@@ -362,10 +364,10 @@ PYPROJECT = "[project]\nversion = '1'\n[tool.pytest.ini_options]\nxfail_strict =
 def test_a_patch_may_change_packaging_metadata_but_no_configuration_of_pytest(path, before, after, is_kept):
     tree = {"lib.py": (0o100644, b"")} | ({path: (0o100644, before.encode())} if before is not None else {})
     changed = {path: base64.b64encode(after.encode()).decode()} if after is not None else {}
-    given = {"files": changed, "gone": [path] if after is None else [], "left_out": []}
+    given = {"files": changed, "gone": [path] if after is None else [], "left_out": [], "executables": []}
     kept, left_out = restored(tree, given, Suite({"test_lib.py": b""}))
     chosen = after if is_kept else before
-    assert kept.get(path) == (chosen.encode() if chosen is not None else None)
+    assert kept.get(path) == ((0o100644, chosen.encode()) if chosen is not None else None)
     assert left_out == ([] if is_kept else [path])
 
 
