@@ -38,7 +38,7 @@ from .mutate import Mutant, mutants
 from .rows import fault_of
 from .sources import Source, Sources, bundled, names
 from .start import new_sandbox
-from .task import SweTask
+from .task import SweTask, patch_of
 
 ROOT = "/tmp/{name}"
 TEST_S = 8.0
@@ -212,7 +212,7 @@ async def fault_in(row: dict[str, Any], sources: Sources, grader: Grader) -> str
     gold = row["label"]
     if not isinstance(gold, str) or not gold.strip():
         return f"{named} has no gold patch to try. Add the field `patch`."
-    report = await grader.evaluate(source.tree, (gold.rstrip("\n") + "\n").encode(), source.suite)
+    report = await grader.evaluate(source.tree, patch_of(gold), source.suite)
     if report.resolved:
         return None
     failed = next((f"{name}: {text}" for name, text in report.failures.items()), report.detail)

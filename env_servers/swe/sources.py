@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from env_servers.python_tir.sandbox import SandboxError
 
 from .suite import Suite
-from .task import SweTask
+from .task import SweTask, patch_of
 from .tree import FILE, Tree, read_tree
 
 REPOS = Path(__file__).parent / "repos"
@@ -118,7 +118,7 @@ class Sources:
     async def _made(self, task: SweTask) -> Source:
         """Check a row out and apply its test patch. Raises as `of`."""
         tree = await self._checkout(task.repo, task.base_commit or "")
-        applied = await self._apply(tree, (task.test_patch or "").encode())
+        applied = await self._apply(tree, patch_of(task.test_patch))
         if applied["error"]:
             raise ValueError(f"test_patch does not apply to {task.repo} at {task.base_commit}: {applied['error']}")
         hidden = {path: base64.b64decode(data) for path, data in applied["files"].items()}

@@ -38,6 +38,12 @@ MAX_BYTES = 1 << 20
 image."""
 
 
+def patch_of(text: str | None) -> bytes:
+    """Return a row's patch as git reads it: data sets cut off the newline at its end."""
+    text = text or ""
+    return (f"{text}\n" if text and not text.endswith("\n") else text).encode()
+
+
 class SweTask(BaseModel):
     """What a session works on, and what judges its patch."""
 

@@ -1,4 +1,4 @@
-"""One bash that keeps its directory, variables and functions from command to command, as a terminal does.
+"""One bash that keeps its directory, variables, functions and $? from command to command, as a terminal does.
 
     command -> a pipe that bash reads until NUL -> eval -> "status directory NUL" on another pipe
     output  <- stdout and stderr together, without the middle if it is long
@@ -25,7 +25,11 @@ INTERRUPT_S = 3.0
 STARTS_S = 0.5
 """Seconds in which a bash without child processes may start its next one. After them it counts as busy itself."""
 _READ = 1 << 16
-_LOOP = 'while IFS= read -r -d "" __c <&{c}; do eval "$__c" {c}<&- {s}>&-; printf "%d %s\\0" $? "$PWD" >&{s}; done'
+# `builtin`, because a command may define functions of these names; `&& :`, so that a trap of ERR is not run there.
+_LOOP = (
+    '__status() {{ return "$1"; }}; __s=0; while IFS= builtin read -r -d "" __c <&{c}; do __status "$__s" && :;'
+    ' builtin eval "$__c" {c}<&- {s}>&-; __s=$?; builtin printf "%d %s\\0" "$__s" "$PWD" >&{s}; done'
+)
 RESTARTED = "[bash has ended and was started anew: its variables and its directory are gone; files are kept.]"
 
 

@@ -30,7 +30,7 @@ from env_servers.swe.inside_run import RARE, WHOLE_FILES, Controls, Plugins, fun
 from env_servers.swe.programs import source
 from env_servers.swe.session import printable
 from env_servers.swe.suite import CONFIGURATION, Outcome, Suite, support_directories
-from env_servers.swe.task import SweTask
+from env_servers.swe.task import SweTask, patch_of
 
 from .container import Container
 from .faults import ImageUnfit, LostInTests, RowBroken, RuntimeBroken, RuntimeFault
@@ -187,7 +187,7 @@ def _files(task: SweTask) -> list[str]:
 
 async def _laid_out(container: Container, task: SweTask, layout: ImageLayout, patch: bytes) -> LaidOut | Report:
     """Apply the patch and the row's tests. Return a Report if the patch cannot be tested."""
-    test_patch = (task.test_patch or "").encode()
+    test_patch = patch_of(task.test_patch)
     paths = sorted({*_files(task), *paths_of(test_patch)})
     support = "|".join(f"^{re.escape(directory)}/" for directory in support_directories(paths))
     protected = {"paths": paths, "pattern": f"{CONFIGURATION.pattern}|{support}"}

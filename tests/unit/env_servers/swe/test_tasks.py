@@ -20,7 +20,7 @@ from env_servers.swe.make_tasks import candidates, row_of
 from env_servers.swe.mutate import mutants
 from env_servers.swe.sources import Sources
 from env_servers.swe.suite import Outcome, Suite
-from env_servers.swe.task import SweTask
+from env_servers.swe.task import SweTask, patch_of
 from env_servers.swe.tools import TOOLS
 
 
@@ -151,6 +151,11 @@ async def applied(tree, patch):
     if b"NOT" in patch:
         return {"error": "patch failed: test_lib.py:1"}
     return {"error": None, "files": {"test_lib.py": "bmV3"}, "gone": [], "left_out": []}
+
+
+@pytest.mark.parametrize(("text", "patch"), [("+a\n", b"+a\n"), ("+a", b"+a\n"), ("", b""), (None, b"")])
+def test_a_patch_of_a_row_gets_the_newline_that_its_data_set_cut_off(text, patch):
+    assert patch_of(text) == patch
 
 
 async def test_a_row_is_checked_out_from_the_mirror_without_its_tests(mirror):

@@ -159,6 +159,18 @@ def test_a_shell_keeps_directory_variables_and_functions(shell, tmp_path):
     assert shell.run("cat", False, 0.05) == ("", None)  # its own stdin, not bash's commands
 
 
+def test_the_status_of_a_command_is_there_for_the_next_one(shell):
+    assert shell.run("(exit 7)", False, 20) == ("", 7)
+    assert shell.run("echo $?", False, 20) == ("7\n", 0)
+    assert shell.run("trap 'echo failed' ERR; false", False, 20)[1] == 1
+    assert shell.run("echo $?", False, 20) == ("1\n", 0)
+
+
+def test_functions_with_the_names_of_commands_that_the_shell_needs_change_nothing(shell):
+    assert shell.run("printf() { echo p; }; read() { echo r; }; eval() { echo e; }; echo a", False, 20) == ("a\n", 0)
+    assert shell.run("echo b; printf", False, 20) == ("b\np\n", 0)
+
+
 def test_a_running_command_can_be_given_input_and_interrupted(shell):
     assert shell.run("read a; echo got $a; sleep 100", False, 0.2) == ("", None)
     assert shell.run("echo no", False, 1)[1] is None
