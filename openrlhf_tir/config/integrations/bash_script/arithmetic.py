@@ -16,6 +16,8 @@ _STEP = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)\s*(?P<sign>\+\+|--)|(?:\+\+|--
 _CHANGED = re.compile(
     r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--)|([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)"
 )
+_SUBSTITUTION = re.compile(r"\$\((?!\()(?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`|\$\{[^}]*\}")
+"""$(...), `...` and ${...}: their commas, dashes and signs are none of the arithmetic around them."""
 
 
 class Assignment(NamedTuple):
@@ -47,7 +49,12 @@ def assignment(expression: str) -> Assignment | None:
 
 def names_changed(expression: str) -> list[str]:
     """Return the variables that an arithmetic expression gives another value."""
-    return ["".join(names) for names in _CHANGED.findall(expression)]
+    return ["".join(names) for names in _CHANGED.findall(_SUBSTITUTION.sub("", expression))]
+
+
+def expressions(text: str) -> list[str]:
+    """Return the expressions of a text that has commas between them; one for a text with substitutions."""
+    return [text] if _SUBSTITUTION.search(text) else text.split(",")
 
 
 @functools.lru_cache

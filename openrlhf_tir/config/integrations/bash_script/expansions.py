@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .arithmetic import assignment, calculate, names_changed
+from .arithmetic import assignment, calculate, expressions, names_changed
 from .ends import MAX_DEPTH, MAX_FILE, Enough
 from .script import Script
 from .syntax import HERE, Node, first_child, parser
@@ -213,8 +213,9 @@ class Expansions:
             return self._list_parts(self._keys(name), name, index, quoted)
         if prefix == "!":
             target = self.value(name)
-            is_name = isinstance(target, str) and not rest and not unknowns(target)
-            return self._value_parts(str(target), None, quoted) if is_name else [Part(unknown(raw))]
+            if not isinstance(target, str) or not re.fullmatch(r"\w+", target):
+                return [Part(unknown(raw))]
+            name, index = target, None
         if not rest:
             return self._value_parts(name, index, quoted)
         return self._with_operator(name, index, rest, raw, quoted)
@@ -466,7 +467,7 @@ class Expansions:
             raw: Their source, which stands for what only a run can tell.
         """
         value = "0"
-        for part in expression.split(","):
+        for part in expressions(expression):
             assigned = assignment(part)
             if assigned is None:
                 self.variables |= dict.fromkeys(names_changed(part), unknown(raw))

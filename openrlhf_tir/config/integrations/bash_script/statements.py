@@ -11,6 +11,7 @@ from typing import Any
 from .commands import Commands, trains
 from .conditions import negated
 from .ends import ENDS, MAX_COMMANDS, MAX_DEPTH, MAX_ROUNDS, Break, Continue, Enough, Exit, Return
+from .script import Command
 from .syntax import PLACEHOLDER, Node, errors, parser
 from .unknown_text import readable, unknowns
 
@@ -176,8 +177,7 @@ class Statements(Commands):
             before: How many commands the script had before the branch that ends it.
         """
         text = "; ".join(" ".join(self.raw(node).split()) for node in condition)
-        trained = any(trains(word) for command in self.script.commands[before:] for word in command.words)
-        if trained or _ARGUMENTS.search(text) or not (status is None or _MACHINE.search(text)):
+        if self._trainings(before) or _ARGUMENTS.search(text) or not (status is None or _MACHINE.search(text)):
             return False
         self.script.note(
             f"Line {self.line(condition[0])}: `{text}` may end the script or a loop here, which only its machine can"
@@ -217,7 +217,7 @@ class Statements(Commands):
                 self.variables[name] = value
                 yield
 
-        self._loop(rounds(), node.child_by_field_name("body"))
+        self._loop(rounds(), node)
 
     def _while_statement(self, node: Node) -> None:
         """A loop over the script's arguments or over known lines, or one that counts, runs as often as bash would run
@@ -238,24 +238,37 @@ class Statements(Commands):
             self._once(node)
             return
         ends_when_true = node.children[0].type == "until"
+        before = len(self.script.commands)
 
         def rounds() -> Iterator[None]:
             holds = status
             for _ in range(MAX_ROUNDS):
+                if holds is None:
+                    self._say_once(node, before)
                 if holds is None or holds == ends_when_true:
                     return
                 yield
                 holds = self.statement(condition)
 
-        self._loop(rounds(), body)
+        self._loop(rounds(), node)
 
-    def _loop(self, rounds: Iterable[None], body: Node) -> None:
-        """Read a loop whose rounds are known, up to a `break`."""
+    def _loop(self, rounds: Iterable[None], node: Node) -> None:
+        """Read a loop whose rounds are known, up to a `break`.
+
+        A round that starts the trainings of the one before it adds nothing: it tries them again.
+        """
+        body = node.child_by_field_name("body")
+        trainings: list[Command] = []
         self.loops += 1
         try:
             for _ in rounds:
+                before = len(self.script.commands)
                 with suppress(Continue):
                     self.statement(body)
+                earlier, trainings = trainings, self._trainings(before)
+                if trainings and trainings == earlier:
+                    self._say_once(node, before)
+                    del self.script.commands[before:]
         except Break:
             pass
         finally:
@@ -271,14 +284,23 @@ class Statements(Commands):
         if body is not None:
             with self.inside(loops=0):
                 self.statement(body)
-        if any(trains(word) for command in self.script.commands[before:] for word in command.words):
+        self._say_once(node, before)
+
+    def _say_once(self, node: Node, before: int) -> None:
+        """Say that a loop's rounds are read as one, if a training is among the commands from number `before` on."""
+        if self._trainings(before):
             self.script.note(f"Line {self.line(node)} begins a loop; its commands are read once.")
+
+    def _trainings(self, before: int) -> list[Command]:
+        """Return the commands from number `before` on that start a training."""
+        return [command for command in self.script.commands[before:] if any(map(trains, command.words))]
 
     def _c_style_for_statement(self, node: Node) -> None:
         """`for ((i = 0; i < N; i++))`, as often as bash would run it; once where only a run can tell how often."""
         parts = [node.child_by_field_name(name) for name in ("initializer", "condition", "update")]
         first, condition, update = ("" if part is None else self.raw(part) for part in parts)
         raw = f"(({first}; {condition}; {update}))"
+        before = len(self.script.commands)
         self.evaluated(first or "0", raw)
         if not condition or unknowns(self.evaluated(condition, raw)):
             self._once(node)
@@ -286,12 +308,15 @@ class Statements(Commands):
 
         def rounds() -> Iterator[None]:
             for _ in range(MAX_ROUNDS):
-                if self.evaluated(condition, raw) == "0":
+                value = self.evaluated(condition, raw)
+                if unknowns(value):
+                    self._say_once(node, before)
+                if unknowns(value) or value == "0":
                     return
                 yield
                 self.evaluated(update or "0", raw)
 
-        self._loop(rounds(), node.child_by_field_name("body"))
+        self._loop(rounds(), node)
 
     def _function_definition(self, node: Node) -> None:
         self.functions[self.raw(node.child_by_field_name("name"))] = (node.child_by_field_name("body"), self.source)

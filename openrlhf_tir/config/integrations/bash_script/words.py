@@ -86,9 +86,9 @@ def split_at(separators: str, text: str, most: int = 0) -> list[str]:
 def braces_expanded(raw: str) -> list[str]:
     """Return the words that `a{b,c}` or `{1..3}` stands for, as source.
 
-    Nothing for a source with quotes, or with braces inside of `${...}`: these may stand for themselves.
+    Nothing for a source with quotes, or with braces inside of `${...}` or `$(...)`: these may stand for themselves.
     """
-    if re.search(r"['\"`]|\$\{[^}]*\{", raw):
+    if re.search(r"['\"`]|\$\{[^}]*\{|\$\([^)]*\{", raw):
         return []
     done: list[str] = []
     pending = [raw]

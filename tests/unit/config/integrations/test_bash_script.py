@@ -102,6 +102,11 @@ def words(text: str, **environ: str) -> list[str]:
         ("A=(a b c); run ${!A[@]} \"${!A[*]}\"", ["run", "0", "1", "2", "0 1 2"]),
         ("declare -A A=([x]=1); A[y]=2; run \"${!A[@]}\"", ["run", "x", "y"]),
         ("Z=A; A=7; run ${!Z}", ["run", "7"]),
+        ("Z=A; A=7; run ${!Z:-8}; unset A", ["run", "7"]),
+        ("Z=A; run ${!Z:-8} ${!Z:+9}", ["run", "8"]),
+        ("gpu=3; N=$(($(nvidia-smi --query-gpu=name | wc -l) / 2)); run $gpu", ["run", "3"]),
+        ("gpu=3; (($(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l) > 2)); run $gpu", ["run", "3"]),
+        ("run a$(echo {x,y})", ["run", "ax", "y"]),
         ("A=(a b c); i=1; run ${A[i]} ${A[$i]} ${A[i + 1]} ${A[$((i - 1))]} ${A[-1]} ${A[7]}", ["run", *"bbcac"]),
         ("A=([0]=a [1]=b); A+=(c); declare -A B=([x]=1); run ${A[1]} ${A[2]} ${B[x]} ${B[y]}", ["run", *"bc1"]),
         ("run {1..3} a{b,c}d {03..1} {$Y,b} {,x} {1..2}{a,b}",
@@ -251,6 +256,23 @@ def test_flags_by_getopts_are_said_and_taken_as_not_given():
     assert [command.words for command in script.commands] == [("run", "1", "-l", "5")]
     (note,) = script.notes
     assert "Line 1" in note and "getopts" in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n=0; while [ $n -lt 3 ]; do if python train_ppo.py; then break; fi; n=$((n + 1)); done",
+        "for ((n = 0; n < 3; n++)); do python train_ppo.py && break; sleep 9; done",
+        "n=0; while [ $n -lt 3 ]; do python train_ppo.py; n=$(expr $n + 1); done",
+        "for ((n = 0; n < 3; n++)); do python train_ppo.py; n=$(hostname); done",
+    ],
+)
+def test_rounds_that_start_the_same_training_or_that_only_a_run_can_count_are_one(text):
+    script = read(text)
+    assert [command.words[:2] for command in script.commands if "train_ppo.py" in command.words] == [
+        ("python", "train_ppo.py")
+    ]
+    assert "Line 1 begins a loop; its commands are read once." in script.notes
 
 
 @pytest.mark.parametrize("text", ["$(printf '%q' a)", "$(seq 3 1)", "$(seq 1 0 3)", "${A[$(hostname)]}", "${!A:-b}"])
