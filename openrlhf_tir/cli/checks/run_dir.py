@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -31,11 +32,16 @@ def check_writable(cfg: Config) -> None:
             " the run would write. Give --run-dir an absolute path that all nodes share."
         )
     file_system_fault = cache(_file_system_fault)  # several of them are mostly below one directory
-    for setting, path in (
-        ("run_dir", cfg.run_dir),
-        ("ckpt.path", cfg.run_dir / cfg.ckpt.path),
-        ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir),
-        *([("logger.tensorboard_dir", cfg.run_dir / cfg.logger.tensorboard_dir)] if cfg.logger.tensorboard_dir else []),
+    for setting, path, operations in (
+        ("run_dir", cfg.run_dir, ("append", "replace")),
+        ("ckpt.path", cfg.run_dir / cfg.ckpt.path, ("replace", "rename")),
+        ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir, ("replace", "rename")),
+        # Event files may be on a mount that cannot hold a run.
+        *(
+            [("logger.tensorboard_dir", cfg.run_dir / cfg.logger.tensorboard_dir, ())]
+            if cfg.logger.tensorboard_dir
+            else []
+        ),
     ):
         try:
             existing = next(p for p in (path, *path.parents) if os.path.lexists(p))
@@ -56,18 +62,23 @@ def check_writable(cfg: Config) -> None:
                 f"{setting} = {path} cannot be written: {existing} takes no new files ({e.strerror}). Choose another"
                 " path."
             ) from None
-        if fault := file_system_fault(existing):
+        if operations and (fault := file_system_fault(existing, operations)):
             raise ConfigError(
                 f"{setting} = {path} cannot be used: the file system of {existing} does not {fault}. Mounts of object"
                 " stores often do not, and a run needs it for its ledger and its checkpoints. Choose another path."
             )
 
 
-def _file_system_fault(directory: Path) -> str | None:
+def _file_system_fault(directory: Path, operations: Collection[str]) -> str | None:
     """Return what the file system of a directory refuses of what a run does in it, as a verb with its object; else
     None.
 
     A full disk refuses nothing for good: a run that is resumed may make room.
+
+    Args:
+        directory: The directory.
+        operations: What the run does there, beside making and removing directories: "append" to files, "replace" files,
+            "rename" directories.
     """
     action = "take new directories"
     try:
@@ -75,13 +86,16 @@ def _file_system_fault(directory: Path) -> str | None:
             made = Path(probe, "made")
             made.mkdir()
             (made / "file").touch()
-            action = "let files be appended to"
-            os.close(os.open(made / "file", os.O_WRONLY | os.O_APPEND))
-            action = "replace files"
-            (made / "new").touch()
-            os.replace(made / "new", made / "file")
-            action = "rename directories"
-            os.rename(made, made.with_name("renamed"))
+            if "append" in operations:
+                action = "let files be appended to"
+                os.close(os.open(made / "file", os.O_WRONLY | os.O_APPEND))
+            if "replace" in operations:
+                action = "replace files"
+                (made / "new").touch()
+                os.replace(made / "new", made / "file")
+            if "rename" in operations:
+                action = "rename directories"
+                os.rename(made, made.with_name("renamed"))
             action = "remove directories"
     except OSError as e:
         return None if e.errno in (errno.ENOSPC, errno.EDQUOT) else f"{action} ({e.strerror or e})"

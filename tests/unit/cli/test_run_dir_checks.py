@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +13,13 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 
 
-def refuses(monkeypatch, operation: str, error: int) -> None:
-    """Let the file system refuse to append, or to rename a directory, as mounts of object stores do."""
+def refuses(monkeypatch, operation: str, error: int, below: Path = Path("/")) -> None:
+    """Let the file system of a directory refuse to append, or to rename a directory, as mounts of object stores do."""
     if operation == "append":
         opened = os.open
 
         def open_(path, flags, *args, **kwargs):
-            if flags & os.O_APPEND:
+            if flags & os.O_APPEND and Path(path).is_relative_to(below):
                 raise OSError(error, os.strerror(error))
             return opened(path, flags, *args, **kwargs)
 
@@ -27,7 +28,7 @@ def refuses(monkeypatch, operation: str, error: int) -> None:
         renamed = os.rename
 
         def rename(source, target):
-            if os.path.isdir(source):
+            if os.path.isdir(source) and Path(source).is_relative_to(below):
                 raise OSError(error, os.strerror(error))
             renamed(source, target)
 
@@ -35,18 +36,44 @@ def refuses(monkeypatch, operation: str, error: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "error", "says"),
-    [("append", errno.EPERM, "appended"), ("rename", errno.EMFILE, "rename directories"), ("rename", errno.ENOSYS, "")],
+    ("operation", "error", "setting", "says"),
+    [
+        ("append", errno.EPERM, "run_dir", "appended"),
+        ("rename", errno.EMFILE, "ckpt.path", "rename directories"),
+        ("rename", errno.ENOSYS, "ckpt.path", ""),
+    ],
     ids=["mountpoint-s3", "gcsfuse", "s3"],
 )
 def test_a_mounted_object_store_that_takes_no_ledger_or_checkpoint_is_refused(
-    tmp_path, monkeypatch, operation, error, says
+    tmp_path, monkeypatch, operation, error, setting, says
 ):
     refuses(monkeypatch, operation, error)
-    with pytest.raises(ConfigError, match="run_dir") as caught:
+    with pytest.raises(ConfigError, match=f"^{setting} = ") as caught:
         check_writable(load(None, {"run_dir": str(tmp_path / "runs" / "a")}))
     assert says in str(caught.value) and str(tmp_path) in str(caught.value) and os.strerror(error) in str(caught.value)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("operation", "setting", "taken"),
+    [
+        ("append", "logger.tensorboard_dir", True),
+        ("rename", "logger.tensorboard_dir", True),
+        ("append", "ckpt.path", True),
+        ("append", "ckpt.output_dir", True),
+        ("rename", "ckpt.output_dir", False),
+    ],
+)
+def test_a_mount_takes_what_needs_no_more_than_it_does(tmp_path, monkeypatch, operation, setting, taken):
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    cfg = load(None, {"run_dir": str(tmp_path / "local" / "a"), setting: str(mounted)})
+    refuses(monkeypatch, operation, errno.EPERM, below=mounted)
+    if taken:
+        check_writable(cfg)
+    else:
+        with pytest.raises(ConfigError, match=f"^{setting} = "):
+            check_writable(cfg)
 
 
 def test_a_full_disk_may_have_room_later(tmp_path, monkeypatch):
