@@ -82,8 +82,8 @@ class LivePage:
         self._samples_changed_at = 0.0
         self._beat = 0.0
         """The run's clock in the status that was read last."""
-        self._beat_seen_at = 0.0
-        """When that status was first read, by this clock."""
+        self._beat_written_by = 0.0
+        """The latest moment, by this clock, at which that status can have been written."""
         self._was_seen_alive = False
         """Whether the status has changed since this page was created."""
 
@@ -245,8 +245,9 @@ class LivePage:
     def _silent_s(self, beat: float) -> float:
         """Return the seconds since the status was written.
 
-        The run's node may have another clock than this machine, so what counts is when the status was seen to change.
-        Until that is seen both are taken to have the same clock.
+        The run's node may have another clock than this machine, so what counts is when the status was seen to change,
+        and by how much the run's clock went on since the change before: nobody may have looked for hours. Until a
+        change is seen both are taken to have the same clock.
 
         Args:
             beat: The run's clock in the status.
@@ -254,9 +255,13 @@ class LivePage:
         now = self._clock()
         if beat != self._beat:
             self._was_seen_alive = self._beat != 0.0
+            since_last = beat - self._beat
+            if self._was_seen_alive and since_last > 0:  # else the run's clock was set back
+                self._beat_written_by = min(now, self._beat_written_by + since_last)
+            else:
+                self._beat_written_by = now
             self._beat = beat
-            self._beat_seen_at = now
-        unchanged = now - self._beat_seen_at
+        unchanged = now - self._beat_written_by
         return unchanged if self._was_seen_alive else max(unchanged, now - beat)
 
     def _trained_last(self) -> list[Sample]:

@@ -130,6 +130,24 @@ def test_a_run_on_a_node_whose_clock_differs_lives_as_long_as_its_status_changes
     assert "no sign of life" in shown()
 
 
+@pytest.mark.parametrize("ahead_s", [-300.0, 0.0, 300.0])
+def test_a_run_that_died_while_nobody_looked_at_the_page_is_shown_as_dead(client, tmp_path, clock, ahead_s):
+    """A laptop slept: the page knows the status of the evening, and the last one is of soon after."""
+
+    def shown() -> str:
+        return client.get("/").text
+
+    for _ in range(2):
+        clock.now += 3.0
+        write_status(tmp_path, time=clock.now + ahead_s, stage="starting engines")
+        assert "running" in shown() or ahead_s
+    write_status(tmp_path, time=clock.now + 60.0 + ahead_s, stage="starting engines")
+    clock.now += 60.0 + 7200.0
+    assert "no sign of life for 2:00:00" in shown()
+    write_status(tmp_path, time=clock.now + ahead_s, stage="starting engines")
+    assert "no sign of life" not in shown()
+
+
 def test_samples_are_asked_for_again_when_a_group_ended_and_at_most_every_few_seconds(client, tmp_path, clock):
     def version() -> str:
         write_status(tmp_path, time=clock.now)
