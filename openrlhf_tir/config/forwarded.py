@@ -49,8 +49,10 @@ NAMED = (
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
 )
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 """Variables of proxies, which may also be in upper case."""
+NO_PROXY = "no_proxy"
+"""Variable of the hosts that are reached without one, likewise."""
 OF_ONE_NODE = (
     "CUDA_VISIBLE_DEVICES",  # Ray sets it for each process
     "DS_ACCELERATOR",  # a head without GPUs has cpu; worker_env decides by what the cluster has
@@ -64,9 +66,8 @@ OF_ONE_NODE = (
 """Variables that hold on the launcher's node only, or that this project sets itself: elsewhere they would be wrong."""
 
 
-_ON_LOOPBACK = re.compile(r"//([^/]*@)?(localhost|127\.|\[::1\])")
-"""A URL of a proxy that only its own node reaches."""
-_PASSWORD = re.compile(r"//[^/]*@")
+_ON_LOOPBACK = re.compile(r"(\w+://)?([^/]*@)?(localhost|127\.|\[::1\])", re.IGNORECASE)
+"""A proxy that only its own node reaches. Programs take one without http:// as well."""
 
 
 def forwarded(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -75,13 +76,14 @@ def forwarded(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         name: value
         for name, value in environ.items()
         if ((name.startswith(PREFIXES) or name in NAMED) and name not in OF_ONE_NODE)
-        or (name.lower() in PROXIES and not _ON_LOOPBACK.search(value))
+        or (name.lower() in PROXIES and not _ON_LOOPBACK.match(value))
+        or name.lower() == NO_PROXY
     }
 
 
 if __name__ == "__main__":
     for key, text in sorted(forwarded().items()):
         # a command line is no place for a secret: the actors have it from the driver
-        if "TOKEN" in key or "KEY" in key or _PASSWORD.search(text):
+        if "TOKEN" in key or "KEY" in key or (key.lower() in PROXIES and "@" in text):
             continue
         print(f"export {key}={shlex.quote(text)};")

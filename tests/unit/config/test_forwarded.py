@@ -17,7 +17,7 @@ from openrlhf_tir.config.forwarded import forwarded
 from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-PROXY = "http://me:secret@proxy.example.com:3128"
+PROXIES = {"HTTPS_PROXY": "http://me:secret@proxy.example.com:3128", "http_proxy": "me:secret@proxy.example.com:3128"}
 
 
 def test_what_is_true_of_one_node_only_is_not_forwarded():
@@ -57,11 +57,13 @@ def test_servers_are_reached_by_the_same_proxies_and_certificates_from_every_nod
     }
     of_one_node = {"http_proxy": "http://localhost:3128", "ALL_PROXY": "socks5h://me@127.0.0.1:1080"}
     assert forwarded({**given, **of_one_node}) == given
+    for without_scheme in ("localhost:3128", "127.0.0.1:3128", "me:secret@LocalHost:3128"):
+        assert forwarded({**given, "http_proxy": without_scheme}) == given
 
 
 @pytest.mark.slow
 def test_a_shell_reads_them_back_as_they_were_and_no_secret_is_printed():
-    env = {"NCCL_DEBUG": "it's $HOME", "HF_TOKEN": "hf_secret", "HTTPS_PROXY": PROXY, "PYTHONPATH": str(ROOT)}
+    env = {"NCCL_DEBUG": "it's $HOME", "HF_TOKEN": "hf_secret", **PROXIES, "PYTHONPATH": str(ROOT)}
     printed = subprocess.run(
         [sys.executable, "-m", "openrlhf_tir.config.forwarded"],
         env=env,
