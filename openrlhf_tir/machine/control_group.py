@@ -106,6 +106,7 @@ def _place(kind: str, controller: str, proc: Path) -> tuple[Path, Path | None] |
         _, controllers, group_path = line.split(":", 2)
         if controllers == controller or (controller and controller in controllers.split(",")):
             path = group_path
+    outside = None
     for line in (proc / "mountinfo").read_text().splitlines():
         mount_fields, _, file_system = line.partition(" - ")
         kind_fields = file_system.split()
@@ -113,6 +114,7 @@ def _place(kind: str, controller: str, proc: Path) -> tuple[Path, Path | None] |
             continue
         if not controller or controller in kind_fields[2].split(","):
             _, _, _, root, mount, *_ = mount_fields.split()
-            inside = path.startswith(root)  # else the mount is another container's, or an outer one's
-            return Path(mount), Path(mount) / os.path.relpath(path, root) if inside else None
-    return None
+            if path == root or path.startswith(f"{root.rstrip('/')}/"):
+                return Path(mount), Path(mount) / os.path.relpath(path, root)
+            outside = outside or (Path(mount), None)  # another container's, or an outer one's
+    return outside

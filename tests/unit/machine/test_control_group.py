@@ -100,6 +100,15 @@ def test_a_process_whose_group_is_not_shown_has_the_limits_of_what_is_mounted(ke
     assert limits(kernel) == ((3, 8 * GIB), 1.0)
 
 
+@pytest.mark.parametrize(("own", "other"), [("/", "/../.."), ("/pod12", "/pod1")], ids=["the host's", "a sibling's"])
+def test_a_mount_of_other_groups_hides_no_limit(kernel, own, other):
+    """A pod may also have the node's groups in /host."""
+    kernel.says(f"0::{own}\n", f"{other} host cgroup2 rw", "/ cg cgroup2 rw")
+    kernel.group("host", memory_max="5\n", memory_current="1\n", memory_stat="", cpu_max="max 100000\n")
+    kernel.group(f"cg{own}", memory_max="7\n", memory_current="3\n", memory_stat="", cpu_max="100000 100000\n")
+    assert limits(kernel) == ((3, 7), 1.0)
+
+
 def test_groups_without_limits_and_a_system_without_groups_limit_nothing(kernel):
     assert limits(kernel) == (None, None)
     assert usable_cores(kernel.proc) == usable_cores(kernel.root / "none")
