@@ -21,7 +21,7 @@ from ..config.forwarded import forwarded
 from ..config.paths import shorten
 from ..config.secrets import ENV_TOKEN
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, Unavailable
-from ..machine.gpus import CPU_ONLY, gpu_count
+from ..machine.gpus import CPU_ONLY, gpu_count, visible_gpus
 from ..machine.host_allocator import ONE_ARENA
 from ..machine.replaced import replaced
 from ..waiting.backoff import until_available
@@ -128,6 +128,7 @@ def _start_local(cfg: Config) -> None:
                 ray.init(
                     address="local",  # never a cluster that another user runs on this machine
                     num_cpus=max(actors, os.cpu_count() or 1),
+                    num_gpus=None if visible_gpus(on_node=1) else 0,  # Ray takes CUDA_VISIBLE_DEVICES=-1 for a GPU
                     include_dashboard=False,
                     log_to_driver=False,
                     object_store_memory=LOCAL_OBJECT_STORE if not gpu_count() else None,

@@ -62,6 +62,18 @@ def slow_ray(monkeypatch):
         daemon.kill()
 
 
+@pytest.mark.parametrize(("listed", "gpus"), [(None, None), ("0,1", None), ("", 0), ("-1", 0), ("NoDevFiles", 0)])
+def test_a_ray_that_is_started_here_has_no_gpu_where_cuda_sees_none(slow_ray, monkeypatch, listed, gpus):
+    """Ray counts the entries of the list, and would place a learner rank on the GPU -1."""
+    if listed is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    fake = slow_ray(good=1)
+    with ray_session.ray_session(Config(run_dir=Path("run"))):
+        assert fake.given["num_gpus"] == gpus
+
+
 @pytest.mark.parametrize("longest", [True, False])
 def test_rays_sockets_fit_however_long_the_path_of_a_jobs_temporary_directory_is(slow_ray, monkeypatch, longest):
     """Ray refuses them while it starts: "AF_UNIX path length cannot exceed 107 bytes"."""
