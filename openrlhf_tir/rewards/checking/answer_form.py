@@ -101,7 +101,7 @@ _JOINTS = {"or": "or", "and": "and", r"\lor": "or", r"\land": "and", ",": ",", "
 _UNIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "minus"}
 # vmatrix is a determinant: a number, not a matrix.
 _MATRIX = re.compile(
-    r"(?P<factor>[^\[\\]*|-?\\frac\{\d+\}\{\d+\}\s*)\[?\s*\\begin\{(?P<name>[pbB]?matrix|smallmatrix|array)\}(?:\{[^{}]*\})?"
+    r"(?P<factor>-?\s*(?:\d+(?:\.\d+|/\d+)?|\d*\s*[a-z]|\\frac\{\d+\}\{\d+\})?\s*(?:\\cdot\s*)?)\[?\s*\\begin\{(?P<name>[pbB]?matrix|smallmatrix|array)\}(?:\{[^{}]*\})?"
     r"(?P<body>.*)\\end\{(?P=name)\}\s*\]?(?P<transposed>\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?)?",
     re.DOTALL,
 )
@@ -248,20 +248,23 @@ def _joined(text: str, depth: int) -> Form | None:
         cut = _cut(text, {name for name, joint in _JOINTS.items() if joint == mark})
         if cut is None:
             continue
+        forms = [read(part, depth + 1) for part in cut[0] if part.strip()]
+        names = [_assigned(form) for form in forms]
+        is_repeated = sum(map(len, names)) > len(set().union(*names))
         items: list[Form] = []
-        for part in cut[0]:
-            if not part.strip():
-                continue
-            form = read(part, depth + 1)
-            items += form.items if isinstance(form, Several) and _is_enumeration(form) else [form]
+        for form, assigned in zip(forms, names, strict=True):
+            # x = 2, y = 3 or x = 3, y = 2: each list is a solution
+            is_solution = is_repeated and len(assigned) > 1
+            is_list = isinstance(form, Several) and form.joint == "," and not is_solution
+            items += form.items if isinstance(form, Several) and is_list else [form]
         return Several(tuple(items), mark) if 1 < len(items) <= MAX_ITEMS else Literal(text)
     return None
 
 
-def _is_enumeration(form: Several) -> bool:
-    """Return True for a list with commas, but not for one that gives values to several names: x = 2, y = 3."""
-    names = {item.terms[0] for item in form.items if isinstance(item, Chain) and item.relations == ("=",)}
-    return form.joint == "," and len(names) < 2
+def _assigned(form: Form) -> set[Form]:
+    """Return the names that an equation, or a list of them, gives values to."""
+    items = form.items if isinstance(form, Several) else (form,)
+    return {item.terms[0] for item in items if isinstance(item, Chain) and item.relations == ("=",)}
 
 
 def canonical_words(text: str) -> str:
@@ -403,7 +406,7 @@ def _priced(money: re.Match[str], amount: str) -> Scalar | None:
     currency = _CURRENCIES.get(sign, sign)
     if money[1] and amount.startswith(("+", "-")):
         return None
-    if rate := re.fullmatch(r"(.*\d)\s*(?:/|\b(?:per|an?)\b)\s*([A-Za-z]+)", amount):
+    if rate := re.fullmatch(r"(.*\d)\s*(?:/\s*(?=h\b|\w\w)|\b(?:per|an?)\b\s*)([A-Za-z]+)", amount):
         return Scalar(money[1] + rate[1], f"{currency}/{_unit(rate[2])}")  # $15 per hour
     signed = money[1] + (amount.replace(",", "") if INDIAN.fullmatch(amount) else amount)
     inner = _measured(signed)

@@ -98,7 +98,7 @@ _SWITCH = re.compile(
     r"\\(?:(?:text)?color\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}|(?:bf|rm|it|sf|tt|em|bfseries|itshape)(?![a-zA-Z])\s*(?!\{))"
 )
 """Commands that change font or colour of what follows them."""
-_NUMBER_SET = re.compile(r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?|(?<!.)\\mathbf\s*\{([RZNQC])\}(?!.)")
+_NUMBER_SET = re.compile(r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?|(?<!.)\\mathbf\s*\{([RZ])\}(?!.)")
 _OHMS = re.compile(r"(?<=\d)\s*([kM]?)(?:\\Omega|Ω)\s*\Z")
 _MICRO = re.compile(r"(?<=\d)\s*\\mu\s*([mgsFAlLC])\s*\Z")
 _CIS = re.compile(
@@ -150,7 +150,7 @@ _SHORT_FORMS = (
     (re.compile(r"(\\mathbb\{[A-Z]\}|[)\]])\s*-\s*(?=\\\{)"), r"\1 \\setminus "),
     (re.compile(r"(?<![a-zA-Z\\])abs\(([^()]*)\)"), r"|\1|"),
     (re.compile(r"(?<![a-zA-Z\\])(floor|ceil)\(([^()]*)\)"), r"\\l\1 \2 \\r\1 "),
-    (re.compile(r"(?<![\w.}\\])(\d{1,4}) ?C ?(\d{1,4})(?![\w.])"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?<![\w.}\\])(\d{1,4}) ?C ?(\d{1,4})(?![\w.]|\s+_)"), r"\\binom{\1}{\2}"),
     (re.compile(r"\\log\s*_(\d)(?=\d)"), r"\\log_{\1} "),
     (re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+half\b", re.IGNORECASE), " 1/2"),
     (re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+quarter\b", re.IGNORECASE), " 1/4"),
@@ -381,7 +381,11 @@ def _plain_text(match: re.Match[str]) -> str:
     """
     content = match[1].replace("~", " ")
     before = match.string[: match.start()].rstrip()
-    is_factor = re.match(r"\s*[\w({]", match.string[match.end() :])  # the C of _6\mathrm{C}_3
+    after = match.string[match.end() :]
+    is_factor = bool(re.match(r"\s*[\w({]", after))  # the C of _6\mathrm{C}_3
+    if content.strip().isupper() and content.strip() != "L":
+        # A capital is a matrix, a set or a digit more often than a unit: 2\mathbf{A} + \mathbf{B}
+        is_factor = is_factor or match[0].startswith(r"\mathbf") or not re.match(r"\s*(?:\Z|[,;.$])", after)
     if before.endswith((*"0123456789)}", "/")) and content.strip() in UNIT_LETTERS and not is_factor:
         return f" {UNIT_LETTERS[content.strip()]} "
     return f" {content} " if "text" in match[0][:6] or "box" in match[0][:6] else content

@@ -194,6 +194,12 @@ EQUAL = [
     ("x > 2 && x < 3", "(2,3)"), (r"x<2 \text{ or }x>3", r"(-\infty,2)\bigcup(3,\infty)"), ("$15 per hour", "15"),
     (r"\$15/hour", "15 dollars per hour"), ("$5 an hour", "5"), ("F(1,2) = 5", "F(1,2) = 5.0"),
     ("1, 2 or 3", "3,1,2"), ("x = 1, 2 or 3", "1,2,3"), ("x=1, x=2 or x=3", "1,2,3"), (r"x \ne 1, 2", r"x \ne 2, 1"),
+    # not the factor of a matrix, a unit, a set of numbers or a list of solutions
+    (r"x = \begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    (r"\mathbf{A} = \begin{bmatrix}1&2\\3&4\end{bmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
+    ("a=1, b=2 and c=3", "a=1, b=2, c=3"), ("a=1, b=2 and c=3", "(1,2,3)"), (r"\$100/n", r"\frac{100}{n}"),
+    (r"\mathbf{C}", "C"), (r"2\mathbf{A}+\mathbf{B}", "2A+B"), (r"2\mathrm{A}\mathrm{B}", "2AB"),
+    (r"\frac{2\mathrm{V}}{3}", r"\frac{2V}{3}"), (r"\text{2C5}_{16}", "709"),
 ]  # fmt: skip
 
 DIFFERENT = [
@@ -347,4 +353,6 @@ DIFFERENT = [
     (r"x > 2, x \ne 3", "x > 2"), ("x=1 or x=2", "x=1 and y=2"), ("$18/5", "18/5 euros"),
     ("2 hours 70 minutes", "2.7 hours"), ("(1,2) and (2,3)", "(1,3)"), ("5 m 3 s", "5 m"),
     ("F(1,2) = 5", "F(2,1) = 5"),
+    (r"2+\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\4\end{pmatrix}"), (r"\$100/n", "100"),
+    ("a=1, b=2 and c=3", "a=1, b=3, c=2"), (r"2\mathbf{A}", "2"),
 ]  # fmt: skip
