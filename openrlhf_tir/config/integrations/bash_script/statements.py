@@ -255,9 +255,10 @@ class Statements(Commands):
     def _loop(self, rounds: Iterable[None], node: Node) -> None:
         """Read a loop whose rounds are known, up to a `break`.
 
-        A round that starts the trainings of the one before it adds nothing: it tries them again.
+        A round that starts what the one before it started adds nothing: it waits, or tries a training again.
         """
         body = node.child_by_field_name("body")
+        commands: list[Command] = []
         trainings: list[Command] = []
         self.loops += 1
         try:
@@ -265,8 +266,9 @@ class Statements(Commands):
                 before = len(self.script.commands)
                 with suppress(Continue):
                     self.statement(body)
-                earlier, trainings = trainings, self._trainings(before)
-                if trainings and trainings == earlier:
+                earlier = commands, trainings
+                commands, trainings = self.script.commands[before:], self._trainings(before)
+                if commands == earlier[0] or (trainings and trainings == earlier[1]):
                     self._say_once(node, before)
                     del self.script.commands[before:]
         except Break:

@@ -275,6 +275,12 @@ def test_rounds_that_start_the_same_training_or_that_only_a_run_can_count_are_on
     assert "Line 1 begins a loop; its commands are read once." in script.notes
 
 
+def test_a_loop_that_waits_counts_as_one_round_so_that_what_follows_is_read():
+    script = read("for i in $(seq 150); do ping a; ping b; sleep 2; ping c; done; run")
+    assert [command.words[0] for command in script.commands] == ["ping", "ping", "sleep", "ping", "run"]
+    assert not script.notes
+
+
 @pytest.mark.parametrize("text", ["$(printf '%q' a)", "$(seq 3 1)", "$(seq 1 0 3)", "${A[$(hostname)]}", "${!A:-b}"])
 def test_what_is_not_read_is_unknown(text):
     assert unknowns(words(f"A=(1 2); run {text}")[1]) == [text]
