@@ -12,7 +12,7 @@ from ..config.integrations.openrlhf_import import Imported, Source, import_train
 from ..config.integrations.openrlhf_sft import import_train_sft
 from ..config.integrations.recipe_draft import Draft
 from ..config.integrations.rehearsal import rehearse
-from ..config.integrations.script_call import Call, devices_of_launcher
+from ..config.integrations.script_call import Call, Devices, devices_of_launcher, gpus_of_launcher
 from ..data.chat_template import special_texts_of
 from .exit_codes import NO
 from .imports import (
@@ -76,7 +76,10 @@ def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[I
     cut = rehearse if rehearsal else None
     if call.program == "train_sft":
         devices = devices_of_launcher(call.launcher)
-        imported = import_train_sft(call.words, source, devices, cut)
+        gpus = gpus_of_launcher(call.launcher)
+        imported = import_train_sft(call.words, source, devices or (gpus and Devices(per_node=gpus)) or None, cut)
+        if devices is None and gpus:
+            imported.draft.differs("How many nodes the launcher starts only a run can tell: set actor.num_nodes.")
     else:
         imported = import_train_ppo(call.words, source, rows_of, cut, is_rendered)
     draft = imported.draft

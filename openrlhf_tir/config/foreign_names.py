@@ -53,7 +53,9 @@ def meaning(name: str, values: Sequence[str]) -> str:
         case Implied(reason):
             return f"{origin}. It needs no flag here: {reason}. Leave it out."
         case Same():
-            return f"{origin}. Here it is {' '.join([f'--{new}', *values])}."
+            # a key belongs into no log
+            shown = [] if new == "logger.wandb.key" else values
+            return f"{origin}. Here it is {' '.join([f'--{new}', *shown])}."
         case Becomes() if new == "train.async_queue_size":
             return (
                 f"{origin}, which counts batches. Here it is --pipeline.mode pipeline_drain with"

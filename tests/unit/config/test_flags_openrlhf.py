@@ -113,6 +113,11 @@ def test_a_flag_of_openrlhf_is_answered_with_the_value_that_it_has_here(name, va
     assert here in meaning(name, values)
 
 
+@pytest.mark.parametrize("name", ["use_wandb", "logger.wandb.key"])
+def test_the_answer_to_a_key_does_not_repeat_it(name):
+    assert meaning(name, ["0123abc"]).endswith("--logger.wandb.key.")
+
+
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Refused)])
 def test_a_refused_flag_raises_with_its_reason(name):
     with pytest.raises(ConfigError) as e:

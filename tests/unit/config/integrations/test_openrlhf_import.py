@@ -217,6 +217,14 @@ def test_fine_tuning_on_several_nodes_stays_on_them():
     }
 
 
+def test_fine_tuning_on_nodes_that_only_a_run_can_count_keeps_the_gpus_of_a_node():
+    launched = "torchrun --nnodes $(count) --nproc_per_node 4 -m openrlhf.cli.train_sft --model.model_name_or_path m"
+    (call,) = calls_of(read_text(f"{launched} --data.dataset d").commands)
+    recipe, _ = recipe_of(call, Source("x", []))
+    assert values(recipe, "actor.num_gpus_per_node") == {"actor.num_gpus_per_node": 4}
+    assert said(recipe, "actor.num_nodes") and not said(recipe, "takes all that it finds")
+
+
 def test_fine_tuning_names_its_files_by_absolute_paths_and_a_schedule_that_is_not_here(tmp_path):
     (tmp_path / "rows.jsonl").write_text("")
     flags = "--model.model_name_or_path m --data.dataset ./rows.jsonl --eval.dataset ./rows.jsonl --lr_scheduler foo"
