@@ -193,7 +193,8 @@ class Commands(Conditions):
         options = dict(given)
         if unknowns(separators) or UNKNOWN_ALONE.fullmatch(text):
             targets = [options["-a"]] if "-a" in options else names or ["REPLY"]
-            self.variables |= dict.fromkeys(targets, unknown(shlex.join(["read", *words])))
+            source = text.strip() if UNKNOWN_ALONE.fullmatch(text) else unknown(shlex.join(["read", *words]))
+            self.variables |= dict.fromkeys(targets, source)
             return
         if "-d" not in options:
             text = text.partition("\n")[0]

@@ -27,6 +27,8 @@ _MACHINE = re.compile(r"(?<!\S)-[b-np-zA-Z]\s")
 _COUNTS = re.compile(r"\A\(\(|\s-(?:eq|ne|lt|le|gt|ge)\s")
 """A comparison of numbers, of which one may be counted."""
 _READS = re.compile(r"\bread\b")
+_WAITS = re.compile(r"(?=.*\bsleep\b)(?=.*\b(?:break|exit|return)\b)(?!.*\bdone\b.*\bdone\b)", re.DOTALL)
+"""A loop, without another inside, that waits up to a limit for what is not here: its last round may end the script."""
 _ASSIGNMENTS = ("variable_assignment", "variable_assignments", "declaration_command")
 """Statements that give variables values."""
 
@@ -233,7 +235,7 @@ class Statements(Commands):
             return
         status = None if condition is None else self.statement(condition)
         reads_lines = self.lines is not None and _READS.search(text)
-        is_counted = status is not None and (reads_lines or _COUNTS.search(text))
+        is_counted = status is not None and (reads_lines or (_COUNTS.search(text) and not _MACHINE.search(text)))
         if body is None or not (is_counted or _ARGUMENTS.search(text)):
             self._once(node)
             return
@@ -255,9 +257,12 @@ class Statements(Commands):
     def _loop(self, rounds: Iterable[None], node: Node) -> None:
         """Read a loop whose rounds are known, up to a `break`.
 
-        A round that starts what the one before it started adds nothing: it waits, or tries a training again.
+        A round that starts what the one before it started adds nothing: it waits, or tries a training again. Of a loop
+        that waits for something else than a training, what it waits for is taken to be there in the first round.
         """
         body = node.child_by_field_name("body")
+        waits = _WAITS.match(self.raw(body)) is not None
+        first = len(self.script.commands)
         commands: list[Command] = []
         trainings: list[Command] = []
         self.loops += 1
@@ -271,6 +276,8 @@ class Statements(Commands):
                 if commands == earlier[0] or (trainings and trainings == earlier[1]):
                     self._say_once(node, before)
                     del self.script.commands[before:]
+                if waits and not self._trainings(first):
+                    break
         except Break:
             pass
         finally:

@@ -275,6 +275,20 @@ def test_rounds_that_start_the_same_training_or_that_only_a_run_can_count_are_on
     assert "Line 1 begins a loop; its commands are read once." in script.notes
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for i in $(seq 1 60); do if ping; then break; fi; if [ $i -eq 60 ]; then exit 1; fi; sleep 1; done",
+        "for i in {1..60}; do [ -f /nowhere ] && break; [ $i = 60 ] && exit 1; sleep 1; done",
+        "i=0; while [ $i -lt 9 ]; do ping && break; sleep 1; i=$((i + 1)); done; if [ $i -eq 9 ]; then exit 1; fi",
+        "i=0; while [ ! -f /nowhere ] && [ $i -lt 9 ]; do sleep 1; ((i++)); done; [ $i -ge 9 ] && exit 1",
+        "for ((i = 1; i <= 9; i++)); do ping && break; sleep 1; done; ((i > 9)) && exit 1",
+    ],
+)
+def test_the_limit_of_a_loop_that_waits_does_not_end_the_script(text):
+    assert read(f"{text}\npython train_ppo.py").commands[-1].words == ("python", "train_ppo.py")
+
+
 def test_a_loop_that_waits_counts_as_one_round_so_that_what_follows_is_read():
     script = read("for i in $(seq 150); do ping a; ping b; sleep 2; ping c; done; run")
     assert [command.words[0] for command in script.commands] == ["ping", "ping", "sleep", "ping", "run"]
@@ -318,6 +332,10 @@ def test_arithmetic_starts_nothing_and_writes_nothing(tmp_path, monkeypatch, tex
 def test_what_a_run_would_read_into_a_variable_is_unknown_and_not_empty(text):
     (word,) = read(f"{text}\nrun $A").commands[-1].words[1:]
     assert unknowns(word)
+
+
+def test_what_is_read_of_a_command_keeps_the_command_as_its_source():
+    assert [unknowns(word) for word in words('read -r A B <<< "$(hostname)"; run $A $B')[1:]] == [["$(hostname)"]] * 2
 
 
 @pytest.mark.parametrize(
