@@ -5,13 +5,15 @@ from __future__ import annotations
 import resource
 
 OPEN_FILES = 1 << 16
-"""The limit where the system has no hard one."""
+"""Enough for a process; a program that closes every number below its limit when it starts takes minutes beyond."""
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files to the most that the system allows, for this process and those that it starts.
+    """Raise the limit of open files to `OPEN_FILES`, or to what the system allows, for this process and its children.
 
-    The usual 1,024 are soon passed by one connection for each call that is under way.
+    The usual 1,024 are soon passed by one connection for each call that is under way. A higher limit stays.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else OPEN_FILES, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
