@@ -36,12 +36,12 @@ from openrlhf_tir.protocol import StepRequest
         ({"actor.gradient_checkpointing_layers": True}, r"actor\.gradient_checkpointing_layers = True .*'auto'"),
         ({"reward.weights": {"env": True}}, r"reward\.weights = \{'env': True\}"),
         ({"actor.eps_clip_low_high": [0.2, False]}, r"actor\.eps_clip_low_high = \[0\.2, False\]"),
-        ({"train.max_steps": "9" * 20}, r"train\.max_steps = '9+' .*64 bits"),
+        ({"train.max_steps": "9" * 20}, r"train\.max_steps = '9+' .*64"),
         ({"pipeline.depth": "9" * 5000}, r"pipeline\.depth = '9"),
         ({"pipeline.fast_lane": "9" * 5000}, r"pipeline\.fast_lane = '9"),
         ({"pipeline.fast_lane": "00"}, r"pipeline\.fast_lane = '00'.*'off'"),
-        ({"env.options": {"ends": [float("nan")]}}, r"env\.options = \{'ends': \[nan\]\} .*finite"),
-        ({"env.options": {"day": date(2026, 1, 2)}}, r"env\.options = .* in quotes\."),
+        ({"env.options": {"ends": [float("nan")]}}, r"env\.options = \{'ends': \[nan\]\}"),
+        ({"env.options": {"day": date(2026, 1, 2)}}, r"env\.options = .*2026, 1, 2"),
         ({"env.tools": ["[" * 5000]}, r"^env\.tools: .*JSON"),
         (
             {"train.max_epochs": 50, "train.max_steps": 24, "pipeline.max_staleness": 99},
@@ -82,11 +82,11 @@ def test_unset_in_a_recipe_takes_a_text_back_that_the_recipe_below_sets(setting,
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ('["actor.muon"]\nlr = 1.0\n', "'actor.muon' in recipe .* is one name, as it is quoted"),
-        ('"actor.l2" = 0.1\n', "'actor.l2' in recipe .* is one name, as it is quoted"),
+        ('["actor.muon"]\nlr = 1.0\n', r"'actor\.muon' .*r\.toml"),
+        ('"actor.l2" = 0.1\n', r"'actor\.l2' .*r\.toml"),
         (
             '[envs]\nurl = "http://x"\n',
-            r"envs.url in recipe .* .*'http://x'.*\[envs\]",
+            r"envs\.url .*r\.toml .*'http://x'.*\[envs\]",
         ),
     ],
 )

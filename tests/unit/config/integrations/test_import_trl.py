@@ -1565,8 +1565,10 @@ def test_a_value_of_a_bash_script_that_only_a_run_can_tell_is_said(tmp_path, cap
     (tmp_path / "train.py").write_text(HEAD + "GRPOTrainer('m', right, GRPOConfig(learning_rate=3e-6), 'rows')")
     (tmp_path / "s.sh").write_text("python train.py --learning_rate $(python rate.py) --max_steps 7\n")
     assert main(["import-trl", "--out", str(tmp_path / "r.toml"), str(tmp_path / "s.sh")]) == 0
-    assert tomllib.loads((tmp_path / "r.toml").read_text())["train"]["max_steps"] == 7
-    assert "learning_rate: only a run can tell" in capsys.readouterr().err
+    recipe = tomllib.loads((tmp_path / "r.toml").read_text())
+    assert recipe["train"]["max_steps"] == 7
+    assert recipe["actor"]["learning_rate"] == 1e-6  # TRL's default
+    assert " learning_rate: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

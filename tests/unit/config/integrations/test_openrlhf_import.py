@@ -117,8 +117,8 @@ def test_ppo_with_a_reward_model_stays_ppo_and_shares_the_gpus_that_the_script_h
         "logger.wandb.key": None,
     }
     assert values(recipe, *expected) == expected
-    assert said(recipe, "nccl", "auto") and said(recipe, "tensor_parallel_size 2", "colocate_all")
-    assert said(recipe, "ds.tensor_parallel_size") and said(recipe, "wandb.key", "placeholder")
+    assert said(recipe, "--vllm.sync_backend nccl") and said(recipe, "tensor_parallel_size 2", "colocate_all")
+    assert said(recipe, "ds.tensor_parallel_size") and said(recipe, "--logger.wandb.key", "WANDB_API_KEY")
 
 
 def test_a_variable_of_the_environment_wins_over_the_scripts_default():
@@ -235,7 +235,7 @@ def test_fine_tuning_names_its_files_by_absolute_paths_and_a_schedule_that_is_no
         "sft.lr_scheduler": "constant",
     }
     assert {name: recipe.draft.settings[name] for name in expected} == expected
-    assert said(recipe, "--lr_scheduler foo: constant") and not recipe.problems
+    assert said(recipe, "--lr_scheduler foo") and not recipe.problems
 
 
 def test_a_slurm_wrapper_leads_to_the_script_that_it_sources():
@@ -377,7 +377,7 @@ def test_a_flag_with_too_few_values_is_named_with_those_that_it_has():
 def test_a_filter_of_groups_of_one_is_left_out_as_openrlhf_refuses_it():
     recipe = of_flags(f"{NEEDED} --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0.2 0.8")
     assert not recipe.config.filter.names and not recipe.problems
-    assert said(recipe, "dynamic_filtering_enable", "one response", "n_samples_per_prompt")
+    assert said(recipe, "dynamic_filtering_enable", "n_samples_per_prompt")
     assert not said(recipe, "accuracy_range")
 
 
@@ -397,7 +397,7 @@ def test_icepop_of_0_9_is_todays_mask_of_tokens():
         "algo.advantage.is_correction_threshold": (0.5, 2.0),
     }
     assert values(recipe, *expected) == expected
-    assert said(recipe, "0.10.1 or older") and not said(recipe, "use_icepop")
+    assert said(recipe, "0.10.1") and not said(recipe, "use_icepop")
 
 
 def test_an_empty_value_and_a_blank_are_no_flags():
