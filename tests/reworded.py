@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import importlib.machinery
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -43,10 +44,14 @@ TELLERS = {
     *("warn", "warning", "info", "error", "exception", "critical", "debug"),
 }
 """Functions and methods whose arguments are shown to a person."""
+COLLECTORS = {"add", "differs", "Difference", "note", "NotRead", "Problem", "Refused", "say", "set"}
+"""Functions, methods and classes that collect sentences to show to a person, among other things that they take."""
 WORD = re.compile(r"(?<![^\s(])([A-Za-z]?[a-z]+)(?=[.,:;?!)]*(?:\s|$))")
 """A word between blanks, brackets and marks. Whatever else touches it makes it a name."""
 FEWEST_WORDS = 2
 """Shorter texts are names: a state, a kind, a heading."""
+FEWEST_WORDS_COLLECTED = 4
+"""Shorter texts that a collector takes are members of a set, or values."""
 
 
 CHILD = f"""
@@ -70,22 +75,25 @@ class Reword(ast.NodeTransformer):
 
     def __init__(self, *, returned: bool) -> None:
         self.returned = returned
-        self.inside = 0
+        self.fewest: float = math.inf
+        """How many plain words a text must have to be a message, where the visit is."""
 
-    def _as_message(self, node: ast.AST) -> ast.AST:
-        self.inside += 1
+    def _as_message(self, node: ast.AST, fewest: float = FEWEST_WORDS) -> ast.AST:
+        outside = self.fewest
+        self.fewest = min(outside, fewest)
         try:
             return self.generic_visit(node)
         finally:
-            self.inside -= 1
+            self.fewest = outside
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         return self._as_message(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        told = name in TELLERS or name.endswith(("Error", "Exit"))
-        return self._as_message(node) if told else self.generic_visit(node)
+        if name in TELLERS or name.endswith(("Error", "Exit")):
+            return self._as_message(node)
+        return self._as_message(node, FEWEST_WORDS_COLLECTED) if name in COLLECTORS else self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         return self._as_message(node) if self.returned else self.generic_visit(node)
@@ -94,7 +102,7 @@ class Reword(ast.NodeTransformer):
         return self._as_message(node) if self.returned else self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        if self.inside and len(WORD.findall(_constant_text(node))) >= FEWEST_WORDS:
+        if len(WORD.findall(_constant_text(node))) >= self.fewest:
             for i, part in enumerate(node.values):
                 if isinstance(part, ast.Constant):
                     before = "x" * (i > 0)  # a word that touches a value is no word
@@ -109,7 +117,7 @@ class Reword(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if self.inside and isinstance(node.value, str) and len(WORD.findall(node.value)) >= FEWEST_WORDS:
+        if isinstance(node.value, str) and len(WORD.findall(node.value)) >= self.fewest:
             return ast.copy_location(ast.Constant(reworded(node.value)), node)
         return node
 
