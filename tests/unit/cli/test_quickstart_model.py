@@ -103,7 +103,7 @@ def test_a_template_that_cannot_show_a_reply_is_refused(model, capsys, tmp_path)
         f"{TEMPLATE[len('{% for m in messages %}') :]}"
     )
     line = one_sentence(capsys, tmp_path, "smollm2", "--actor.model_name_or_path", str(model))
-    assert "env.options.role" in line
+    assert "TemplateError: no" in line and "env.options.role" not in line, "the reply has the role of the user already"
 
 
 def test_a_tool_role_that_the_template_does_not_know_is_refused(model, capsys, tmp_path):

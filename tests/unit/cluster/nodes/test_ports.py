@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 
@@ -48,8 +49,12 @@ def test_an_actor_of_a_ray_that_was_started_from_a_shell_has_as_many_open_files_
     monkeypatch.setattr(rollout_actor, "watched", lambda cfg, name: None)
     monkeypatch.setattr(rollout_actor, "_engine_class", lambda cfg: Engine)
     monkeypatch.setattr("openrlhf_tir.telemetry.own_log.own_log", lambda path: None)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    with pytest.raises(ConfigError, match=f"^{most} open files"):
-        asyncio.run(rollout_actor.RolloutActor(0).start(Config(run_dir=tmp_path), {}, Tokens(None, None)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    open_here = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_here + 100, hard))
+    try:
+        with pytest.raises(ConfigError, match=f"^{needed} open files"):
+            asyncio.run(rollout_actor.RolloutActor(0).start(Config(run_dir=tmp_path), {}, Tokens(None, None)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
