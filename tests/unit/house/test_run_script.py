@@ -1,4 +1,4 @@
-"""`tests/run.sh` ends with what its five parts ended with, and prints what each of them said."""
+"""`tests/run.sh` ends with what its parts ended with, and prints what each of them said."""
 
 import os
 import shutil
@@ -15,6 +15,9 @@ REPOSITORY = Path(__file__).parents[3]
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *"-c "*) exit 0 ;;
+    *--collect-only*) echo "a_file.py::a_test"; exit 0 ;;
+    *"--ignore tests/e2e/test_soak.py"*) part=long ;;
+    *tests/e2e/test_soak.py*) part=soaks ;;
     *"--ignore tests/e2e"*) part=unit ;;
     *tests/unit/learner*) part=torch ;;
     *tests/contract*) part=contract ;;
@@ -47,10 +50,10 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-def start(tree: Path, **variables: str) -> subprocess.Popen[str]:
+def start(tree: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
     (tree / "tmp").mkdir()
     environment = dict(os.environ, MARKS=str(tree / "marks"), TIR_VENV=".venv", TMPDIR=str(tree / "tmp"), **variables)
-    command = ["bash", tree / "tests/run.sh"]
+    command = ["bash", tree / "tests/run.sh", *words]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -80,3 +83,18 @@ def test_a_run_that_is_ended_prints_what_its_parts_have_said(tree: Path) -> None
     assert run.returncode != 0
     assert not list((tree / "tmp").iterdir())
     assert {"contract ran", "e2e ran", "golden ran", "torch ran", "unit ran"} <= set(said.split("\n"))
+
+
+@pytest.mark.parametrize("fails", ["long", "soaks"])
+def test_the_soaks_are_the_last_of_the_long_tests_and_run_whatever_failed_before(tree: Path, fails: str) -> None:
+    run = start(tree, "long", FAILS=fails)
+    said, _ = run.communicate()
+    assert run.returncode == 1, said
+    assert [line for line in said.split("\n") if line.endswith(" ran")] == ["long ran", "soaks ran"]
+
+
+def test_long_tests_that_are_named_run_alone(tree: Path) -> None:
+    run = start(tree, "long", "tests/e2e/test_soak.py")
+    said, _ = run.communicate()
+    assert run.returncode == 0, said
+    assert [line for line in said.split("\n") if line.endswith(" ran")] == ["soaks ran"]
