@@ -84,6 +84,7 @@ address_of() { # host
 }
 
 # Ray needs far more open files than the usual 1024, and `ray start` does not raise the limit.
+# shellcheck disable=SC2016 # the words are for the other node's shell
 many_files='[ "$(ulimit -Sn)" = unlimited ] || [ "$(ulimit -Sn)" -ge 65536 ] || ulimit -Sn 65536 2> /dev/null || ulimit -Sn "$(ulimit -Hn)";'
 
 ray_on() { # host, flags of ray start, what to wait for first; ends with Ray
