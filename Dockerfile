@@ -31,7 +31,7 @@ ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PATH=/opt/venv/bin:$PATH
 RUN apt-get update \
     && apt-get install -y --no-install-recommends software-properties-common \
     && add-apt-repository ppa:deadsnakes/ppa \
-    && apt-get install -y --no-install-recommends python3.11 python3.11-venv python3.11-dev g++ git bubblewrap openssh-client iproute2 wget \
+    && apt-get install -y --no-install-recommends python3.11 python3.11-venv python3.11-dev g++ git bubblewrap openssh-client iproute2 procps wget \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /app
 COPY requirements.txt requirements-nodeps.txt requirements-puzzles.txt requirements-flash-attn.txt ./

@@ -37,6 +37,7 @@ ODD_TYPES = [
     "text/plain", "", "application/json; charset=utf-16", "multipart/form-data; boundary=x",
     "application/x-www-form-urlencoded", "application/ld+json", "x",
 ]  # fmt: skip
+LONG_LIST = 1000
 ODD_ENDS = ["/", "?a=%ff", "?stream=maybe", "/%00", "%2f..", "/%ed%a0%80"]
 ODD_METHODS = ["GET", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "POST", "BREW"]
 ODD_HEADERS = [
@@ -145,7 +146,8 @@ def _change(value: Any, rng: random.Random) -> Any:
     if isinstance(value, list) and value and rng.random() < 0.85:
         match rng.randrange(6):
             case 0:
-                value *= rng.choice([0, 2, 50])
+                times = rng.choice([0, 2, 50])
+                value *= times if len(value) < LONG_LIST else 1  # fifty times fifty times fifty are gigabytes
             case 1:
                 value.append(_odd(rng))
             case _:

@@ -12,6 +12,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -21,6 +22,9 @@ import yaml
 from env_servers.python_tir.__main__ import parser as python_tir
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
+from openrlhf_tir.cluster.learner_group import LearnerRank
+from openrlhf_tir.cluster.reward_models.replicas import RewardModelActor
+from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.signals import CLOSE_S
 from openrlhf_tir.config import fine_tuning
 from openrlhf_tir.config.flags import check_unknown
@@ -270,6 +274,67 @@ def test_the_pods_ask_for_what_rdma_the_cache_of_models_and_the_sandbox_need():
     assert {security[kind]["type"] for kind in ("seccompProfile", "appArmorProfile")} == {"Unconfined"}
 
 
+RUN = """import signal, sys, time
+def stop(number, frame):
+    time.sleep(0.3)  # a checkpoint
+    open("saved", "w").close()
+    sys.exit(5)
+signal.signal(signal.SIGTERM, stop)
+open("up", "w").close()
+time.sleep(100)
+"""
+"""Stands for the controller: it saves at SIGTERM."""
+ENDED_POD = """{python} {run} train --recipe zerotir_7b --run-dir /shared/runs/x &
+bash -c 'exec -a ray::IDLE sleep 100' &
+until [[ -e up ]]; do sleep 0.05; done
+"$@"
+[[ -e saved ]] && touch waited
+"""
+"""A pod whose preStop hook is run; its processes end with it."""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_pod_that_ends_stops_the_run_first_and_waits_until_it_has_saved(restarted, tmp_path):
+    head, _ = hooks()
+    program = tmp_path / ("openrlhf_tir/cli/__main__.py" if restarted else "openrlhf-tir")
+    for package in ("openrlhf_tir", "openrlhf_tir/cli"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    program.write_text(RUN)
+    run = "-m openrlhf_tir.cli" if restarted else program
+    in_own_processes(ENDED_POD.format(python=sys.executable, run=run), head, tmp_path)
+    assert (tmp_path / "waited").exists()
+
+
+def test_a_pod_of_the_learner_lives_until_its_ranks_and_engines_have_ended(tmp_path):
+    _, worker = hooks()
+    for name in (LearnerRank.__name__, RolloutActor.__name__, RewardModelActor.__name__):
+        assert name in worker[-1]
+    pod = """bash -c 'exec -a ray::LearnerRank.step bash -c "touch up; sleep 0.3; touch saved; true"' &
+bash -c 'exec -a ray::IDLE sleep 100' &
+until [[ -e up ]]; do sleep 0.05; done
+"$@"
+[[ -e saved ]] && touch waited
+"""
+    in_own_processes(pod, worker, tmp_path)
+    assert (tmp_path / "waited").exists()
+
+
+def hooks() -> tuple[list[str], list[str]]:
+    """The preStop commands of the head's pod and of the workers'."""
+    job, _, _ = yaml.safe_load_all((CLUSTERS / "rayjob.yaml").read_text())
+    cluster = job["spec"]["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    (head,), (worker,) = (group["template"]["spec"]["containers"] for group in (cluster["headGroupSpec"], workers))
+    return tuple(container["lifecycle"]["preStop"]["exec"]["command"] for container in (head, worker))
+
+
+def in_own_processes(script: str, command: list[str], directory) -> None:
+    """Run the script on the command where no other process of the machine is seen."""
+    alone = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent"]
+    subprocess.run([*alone, "bash", "-c", script, "pod", *command], cwd=directory, check=False, timeout=60)
+
+
 def test_the_training_image_has_the_packages_that_set_up_installs_and_flash_attn_only_on_demand():
     image = (REPO / "Dockerfile").read_text().split(" AS train")[1]
     for name in ("requirements.txt", "requirements-nodeps.txt", "requirements-puzzles.txt"):
@@ -278,8 +343,8 @@ def test_the_training_image_has_the_packages_that_set_up_installs_and_flash_attn
     assert {"g++", "python3.11-dev"} <= {*image.split()}, "Triton compiles at run time"
 
 
-def test_the_training_image_has_what_kuberay_asks_a_pods_health_with():
-    """KubeRay before 1.6 asks by wget, in the container, and ends pods that do not answer."""
+def test_the_training_image_has_what_kuberay_and_the_pods_hooks_run():
+    """KubeRay before 1.6 asks by wget, in the container, and ends pods that do not answer; procps has pkill."""
     image = (REPO / "Dockerfile").read_text().split(" AS train")[1]
     installed = next(line for line in image.splitlines() if "apt-get install" in line and "python3.11" in line)
-    assert "wget" in installed.split()
+    assert {"wget", "procps"} <= {*installed.split()}
