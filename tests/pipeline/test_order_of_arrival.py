@@ -12,6 +12,7 @@ import os
 import random
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -183,7 +184,8 @@ def play(setup: Setup, directory: Path, timing: int, interrupted: bool = False) 
             directory, prompts=Prompts(setup), rollout=rollout, learner=learner, mode="sync", B=setup.B,
             max_steps=setup.max_steps, save_steps=setup.save_steps, endless=True, sampling=flags,
         )  # fmt: skip
-        p.health.settled = lambda *args, **kwargs: None  # prompts that fail for good in a row are part of the game
+        # Prompts that fail for good in a row are part of the game.
+        p.health = Mock(p.health, unproductive=False)
         balanced = p.scheduler.method._balanced
         p.scheduler.method._balanced = dict.fromkeys([*balanced, "a", "b"], setup.length_balance)
         kind = r.choice(["crash", "crash", "stop"]) if interrupted and life < 6 else None
