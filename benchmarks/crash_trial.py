@@ -260,11 +260,16 @@ def kill_runs_at_an_error(directory: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for log in [*directory.glob("log"), *directory.glob("*/log")]:
-            for process in of_run(log.parent):
-                with suppress(psutil.Error):
-                    process.kill()
+        kill_runs(directory)
         raise
+
+
+def kill_runs(directory: Path) -> None:
+    """Kill what lives of the run of a directory, or of the runs of those below it."""
+    for log in [*directory.glob("log"), *directory.glob("*/log")]:
+        for process in of_run(log.parent):
+            with suppress(psutil.Error):
+                process.kill()
 
 
 def last_line(log: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from benchmarks.crash_trial import Job, undisturbed
+from benchmarks.crash_trial import Job, kill_runs, undisturbed
 from miniatures.toy.model import save_model
 from miniatures.toy.task import write_data
 from openrlhf_tir.config import Config
@@ -43,6 +43,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "engine" if file in ENGINE_FILES else file
 
     return OneEngine(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.fixture(autouse=True)
+def no_run_outlives_its_test(tmp_path):
+    """A test that fails or is ended by its time limit leaves no run that takes the cores from those after it."""
+    yield
+    kill_runs(tmp_path)
 
 
 def tiny_config() -> Config:
