@@ -21,6 +21,7 @@ from benchmarks.stop_trial import stop, wait_until
 from miniatures import numbers
 from miniatures.packaged_models import MODELS
 from miniatures.rows import write_jsonl
+from openrlhf_tir.cli.checks.host import Machine
 from openrlhf_tir.cli.exit_codes import STOPPED
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
@@ -34,6 +35,7 @@ SMALL = (
     *("--filter.names", "[]", "--data.max_len", "384", "--train.max_tokens_per_gpu", "384"),
     *("--vllm.max_num_seqs", "8", "--vllm.kv_cache_mib", "128", "--logger.trajectories", "1.0"),
     *("--train.stop_grace_s", "600"),  # a step takes half a minute
+    *("--ds.param_dtype", "bf16" if Machine().bf16 else "fp32"),  # see slow_precision
 )
 
 pytestmark = [
