@@ -169,7 +169,7 @@ def test_a_run_that_made_no_update_says_that_its_model_is_untrained(train, tmp_p
     inputs = SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])
     with pytest.raises(InfraError):
         asyncio.run(train.run_training(services, cfg, inputs))
-    warned = f"play {tmp_path} --dropped" in services.console.file.getvalue()
+    warned = f" {tmp_path} --dropped`" in services.console.file.getvalue()
     assert warned is (updates == 0)
 
 
