@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ..config.schema import Train
 from ..config.sections.train import NEWEST_WHOLE
 from ..machine.launcher import LAUNCHER
+from ..machine.stop_signals import stop_signals
 from ..waiting.backoff import backoff_s, jittered
 from ..waiting.restart_count import RestartCount
 from .exit_codes import FINAL
@@ -47,10 +48,11 @@ class Ended(NamedTuple):
 def launch(command: Sequence[str]) -> Ended:
     """Run the command to its end.
 
-    SIGTERM and SIGINT are passed on to the child, unless they came from the terminal, which sends them to both
-    processes.
+    SIGTERM, SIGINT and SIGHUP are passed on to the child, unless they came from the terminal, which sends them to
+    both processes.
     """
-    waited_signals = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+    passed_on = set(stop_signals())
+    waited_signals = {*passed_on, signal.SIGCHLD}
     # Blocked before the child starts: a signal that comes meanwhile is passed on and does not end this process.
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_signals)
     stop_requested = False
@@ -61,7 +63,7 @@ def launch(command: Sequence[str]) -> Ended:
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask),  # it would inherit the mask
         )
         # What is pending by now may have come from the terminal when there was no child yet.
-        perhaps_missed = signal.sigpending() & {signal.SIGTERM, signal.SIGINT}
+        perhaps_missed = signal.sigpending() & passed_on
         while child.poll() is None:
             received = signal.sigwaitinfo(waited_signals)
             if received.si_signo == signal.SIGCHLD:

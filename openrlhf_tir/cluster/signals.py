@@ -1,9 +1,10 @@
-"""SIGTERM (Slurm, Kubernetes, kill) and SIGINT (Ctrl-C) ask for a stop in good order; a second one ends everything at
-once.
+"""SIGTERM (Slurm, Kubernetes, kill), SIGINT (Ctrl-C) and SIGHUP (a terminal that closes) ask for a stop in good order;
+a second one ends everything at once.
 
 first     StopRequest.request   the loop winds down within train.stop_grace_s, the session is closed, exit code
                                 exit_codes.STOPPED. While Ray starts, which blocks the event loop, Stopped is raised
-second    end_at_once           every process that we started is killed; no checkpoint is written
+second    end_at_once           every process that we started is killed; no checkpoint is written. Not SIGHUP: a shell
+                                and the kernel both send it when one terminal closes
 neither   CLOSE_S after the grace has passed: the same, because a process that hangs must not outlive the job
 """
 
@@ -25,6 +26,7 @@ from ..config.sections.train import CLOSE_BEFORE_LIMIT_S
 from ..errors import Stopped
 from ..machine.launcher import seconds_up
 from ..machine.process_memory import all_processes
+from ..machine.stop_signals import stop_signals
 from ..pipeline.stop import StopRequest
 from .lasting_output import lasting_output
 
@@ -39,7 +41,8 @@ DIE_S = 10.0
 
 
 class StopSignals:
-    """The handlers of SIGTERM and SIGINT. Create it in a coroutine of the main thread, whose event loop it uses."""
+    """The handlers of signals that ask for a stop. Create it in a coroutine of the main thread, whose event loop it
+    uses."""
 
     def __init__(self, stop: StopRequest) -> None:
         self.stop = stop
@@ -49,7 +52,7 @@ class StopSignals:
         self._first_at: float | None = None
         self._blocking = False
         self._loop = asyncio.get_running_loop()
-        self._previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._previous = {number: signal.getsignal(number) for number in stop_signals()}
 
     def install(self) -> None:
         """Install the handlers. Call it again after ray.init, whose own SIGTERM handler aborts the process with a
@@ -77,7 +80,7 @@ class StopSignals:
             self._loop.call_soon_threadsafe(self.ask, name)
             if self._blocking:
                 raise self._at_start()
-        elif now - self._first_at >= SAME_S:
+        elif number != signal.SIGHUP and now - self._first_at >= SAME_S:
             end_at_once(f"{name} came a second time", self.marker)
 
     @contextmanager
@@ -164,7 +167,7 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
 
 def end_at_once(why: str, marker: str | None) -> None:
     """Kill what this process started, and exit with code 130, after which no launcher starts the run again."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         # Further signals would interrupt the lines below, again and again on a busy machine.
         signal.signal(number, signal.SIG_IGN)
     # os.write instead of print, because the signal may have interrupted a print.

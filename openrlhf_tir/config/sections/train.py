@@ -210,8 +210,8 @@ class Train(Section):
         20.0,
         gt=0,
         description=(
-            "How long the running step and a checkpoint may take after SIGTERM or Ctrl-C. Slurm and Kubernetes kill"
-            " after 30 s."
+            "How long the running step and a checkpoint may take after SIGTERM, Ctrl-C or a closed terminal. Slurm and"
+            " Kubernetes kill after 30 s."
         ),
         unit="seconds",
         resume=ALLOWED,

@@ -142,6 +142,7 @@ import os, signal, sys, time
 from openrlhf_tir.cli.parent import die_with
 signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"child: TERM\\n"), sys.exit(7)))
 signal.signal(signal.SIGINT, lambda *_: (os.write(1, b"child: INT\\n"), sys.exit(8)))
+signal.signal(signal.SIGHUP, lambda *_: (os.write(1, b"child: HUP\\n"), sys.exit(9)))
 die_with(int(sys.argv[sys.argv.index("--die-with-parent") + 1]))
 print(os.getpid(), flush=True)
 while True: time.sleep(0.01)  # a signal that comes just before a longer sleep, or signal.pause, would not end it
@@ -165,7 +166,11 @@ def launcher():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "said"),
-    [(signal.SIGTERM, ["child: TERM", "ended 7 True"]), (signal.SIGINT, ["child: INT", "ended 8 True"])],
+    [
+        (signal.SIGTERM, ["child: TERM", "ended 7 True"]),
+        (signal.SIGINT, ["child: INT", "ended 8 True"]),
+        (signal.SIGHUP, ["child: HUP", "ended 9 True"]),
+    ],
 )
 def test_a_signal_to_the_launcher_is_the_runs_once_and_waits_for_its_end(launcher, sent, said):
     process, _ = launcher

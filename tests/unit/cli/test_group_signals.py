@@ -129,6 +129,26 @@ def test_ctrl_c_in_a_pipeline_on_a_terminal_is_one_stop(tmp_path):
     assert (tmp_path / "saved").read_text() == "None 200"
 
 
+@pytest.mark.slow
+def test_a_terminal_that_closes_is_one_stop(tmp_path):
+    """The kernel signals the process that leads the session, here the run itself. What it prints since is lost."""
+    ours, theirs = pty.openpty()
+
+    def take_the_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a suite that runs under nohup ignores it
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        TRAIN, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=take_the_terminal,
+    )  # fmt: skip
+    os.close(theirs)
+    with open(ours, closefd=False) as shown:
+        code, _ = stopped(process, shown, lambda: os.close(ours))
+    assert code == STOPPED
+    assert (tmp_path / "saved").read_text() == "None 200"
+
+
 def is_server(process: psutil.Process) -> bool:
     """Return True for an environment server, and not for a subshell of the script or a child that has just ended."""
     try:

@@ -1,4 +1,5 @@
-"""SIGTERM, Ctrl-C and the time limit, on processes: one stop for signals together, an end at once for a second."""
+"""SIGTERM, Ctrl-C, a closed terminal and the time limit, on processes: one stop for signals together, an end at once
+for a second."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ def gone(child: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize(("number", "saved"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
+@pytest.mark.parametrize(("number", "saved"), [(signal.SIGTERM, True), (signal.SIGINT, False), (signal.SIGHUP, True)])
 def test_a_signal_ends_the_command_with_a_code_of_its_own_and_nothing_is_left(started, tmp_path, number, saved):
     if saved:
         (tmp_path / "run" / "ckpt").mkdir(parents=True)
@@ -125,6 +126,30 @@ def test_signals_that_come_together_are_one_request(started):
         process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == STOPPED and gone(child)
+
+
+@pytest.mark.extended
+def test_a_second_hang_up_is_no_second_signal(started):
+    """When a terminal closes, the shell and the kernel both send one, on a busy machine long after each other."""
+    process, child = started("stubborn", "0")
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == "winding down\n"
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 130 and gone(child)
+
+
+def test_under_nohup_a_terminal_that_closes_stops_nothing():
+    tells = "from openrlhf_tir.machine.stop_signals import stop_signals; print([s.name for s in stop_signals()])"
+    command = [sys.executable, "-c", tells]
+    said = [
+        subprocess.run(["env", f"--{how}-signal=HUP", *command], capture_output=True, text=True, timeout=120).stdout
+        for how in ("default", "ignore")
+    ]
+    assert said == ["['SIGTERM', 'SIGINT', 'SIGHUP']\n", "['SIGTERM', 'SIGINT']\n"]
 
 
 @pytest.mark.extended
