@@ -76,9 +76,12 @@ def test_gemma_calls_a_tool_learns_is_stopped_goes_on_and_is_exported(tmp_path):
 
     columns = metrics.read(run)
     assert columns["step"][-UPDATES:] == list(range(1, UPDATES + 1))
-    for level, excess, repeated in list(
-        zip(columns["canary_level"], columns["canary_excess"], columns["pushes_repeated"], strict=True)
-    )[-UPDATES:]:
+    pushes = list(zip(columns["canary_level"], columns["canary_excess"], columns["pushes_repeated"], strict=True))[
+        -UPDATES:
+    ]
+    proved = [push for push in pushes if push[0] is not None]
+    assert len(proved) >= UPDATES - 1  # the stop may have come before a push
+    for level, excess, repeated in proved:
         assert level > 0 and excess <= 1 and repeated == 0  # other kernels, the same model
     assert audit(run / "ledger.jsonl").errors == []
 
