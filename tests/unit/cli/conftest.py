@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import signal
 import threading
 
 import pytest
@@ -24,6 +25,14 @@ class FakeEnv(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
+
+
+@pytest.fixture(autouse=True)
+def programs_heed_a_hang_up():
+    """A suite under nohup ignores SIGHUP, and what it starts would inherit that. A handler is not inherited."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -134,13 +134,9 @@ def test_a_terminal_that_closes_is_one_stop(tmp_path):
     """The kernel signals the process that leads the session, here the run itself. What it prints since is lost."""
     ours, theirs = pty.openpty()
 
-    def take_the_terminal() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a suite that runs under nohup ignores it
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
     process = subprocess.Popen(
         TRAIN, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        preexec_fn=take_the_terminal,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )  # fmt: skip
     os.close(theirs)
     with open(ours, closefd=False) as shown:
